@@ -13,17 +13,41 @@ import (
 // poisonDetector remembers the batches whose sends ended in an outage that they may have caused, a 5xx or a
 // time-out, or of which an answer accepted nothing, a 403. Such an outage counts if, since the last one, the address accepted more than twice as many other
 // batches as it did not: a server that answers every other request with a 502 is down, and no event must be
-// buried for that. After confirmAfter of one kind the outage is a rejection of that batch, or divides it. Each process counts alone.
+// buried for that. Then the outage is confirmed as a rejection of that batch, or divides it: after confirmAfter answers in a row,
+// or after confirmUnknown outages, if it is not known of each what the sink accepted. Each process counts alone.
+//
+// The parts of a batch have new group_ids. An API that knows the old one, because it accepted the batch and its
+// response was lost, would accept them again. So a send without a response is always repeated under the same group_id.
 type poisonDetector struct {
 	mu      sync.Mutex
 	batches map[uuid.UUID]history
 	tallies map[string]tally // by address, while batches is not empty
 }
 
+// outageKind is what an outage says of what the sink accepted of the batch.
+type outageKind uint8
+
+const (
+	answered      outageKind = iota // a 5xx: nothing, but for a server that fails behind its commit
+	notAccepted                     // a 403: nothing
+	maybeAccepted                   // there is no response, so perhaps all of it
+)
+
+func (v *verdict) outageKind() outageKind {
+	switch {
+	case v.maybeAccepted:
+		return maybeAccepted
+	case v.mayBePoison:
+		return answered
+	}
+	return notAccepted
+}
+
 // history is that of one batch.
 type history struct {
-	n           int   // outages that counted, in a row of one kind
-	notAccepted bool  // their kind
+	n           int   // outages that counted, since notAccepted changed
+	answers     int   // the last of them, in a row, that were answers
+	notAccepted bool  // the answers are of this kind
 	at          tally // when the last one counted, included
 	own         int   // the batch's outages since then that did not count
 	since       time.Time
@@ -33,15 +57,15 @@ type history struct {
 type tally struct{ accepted, failed int }
 
 const (
-	confirmAfter = 3
-	maxBatches   = 10_000 // remembered; more are an outage
+	confirmAfter   = 3
+	confirmUnknown = 5
+	maxBatches     = 10_000 // remembered; more are an outage
 	// historyExpires: another process may have sent the batch since.
 	historyExpires = time.Hour
 )
 
-// record counts an outage of the batch and reports whether it is confirmed as the batch's own. notAccepted: its answer
-// accepted nothing.
-func (d *poisonDetector) record(groupID uuid.UUID, address string, notAccepted bool) (confirmed bool) {
+// record counts an outage of the batch and reports whether it is confirmed as the batch's own.
+func (d *poisonDetector) record(groupID uuid.UUID, address string, kind outageKind) (confirmed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.batches == nil || len(d.batches) >= maxBatches {
@@ -52,6 +76,9 @@ func (d *poisonDetector) record(groupID uuid.UUID, address string, notAccepted b
 	accepted, others := now.accepted-last.at.accepted, now.failed-last.at.failed-last.own
 	now.failed++
 	d.tallies[address] = now
+	if kind == maybeAccepted {
+		last.answers = 0
+	}
 	if again && accepted <= 2*others { // all batches meet the outage
 		last.own++
 		d.batches[groupID] = last
@@ -60,22 +87,41 @@ func (d *poisonDetector) record(groupID uuid.UUID, address string, notAccepted b
 	if !again {
 		maps.DeleteFunc(d.batches, func(_ uuid.UUID, one history) bool { return time.Since(one.since) > historyExpires })
 	}
-	if last.notAccepted != notAccepted {
-		last.n = 0
+	if last.notAccepted != (kind == notAccepted) {
+		last = history{notAccepted: kind == notAccepted}
 	}
-	d.batches[groupID] = history{n: last.n + 1, notAccepted: notAccepted, at: now, since: time.Now()}
-	return last.n+1 >= confirmAfter
+	last.n++
+	if kind != maybeAccepted {
+		last.answers++
+	}
+	last.at, last.own, last.since = now, 0, time.Now()
+	d.batches[groupID] = last
+	return last.answers >= confirmAfter || last.n >= confirmUnknown && !last.notAccepted
 }
 
-// inherit confirms the parts of a confirmed batch at their next outage: halving would take very
-// long otherwise.
+// unknown notes an outage that the batch has not caused, after which nobody knows what the sink accepted.
+func (d *poisonDetector) unknown(groupID uuid.UUID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if last, ok := d.batches[groupID]; ok {
+		last.answers = 0
+		d.batches[groupID] = last
+	}
+}
+
+// inherit confirms the parts of a confirmed batch sooner: halving would take very long otherwise. The next answer suffices, or
+// the second outage without one.
 func (d *poisonDetector) inherit(from uuid.UUID, parts []buffer.Outcome) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	last := d.batches[from]
 	delete(d.batches, from)
+	part := history{n: confirmAfter - 1, answers: confirmAfter - 1, notAccepted: last.notAccepted, at: last.at, since: last.since}
+	if last.answers < confirmAfter {
+		part.n, part.answers = confirmUnknown-2, 0
+	}
 	for i := range parts {
-		d.batches[parts[i].GroupID] = history{n: confirmAfter - 1, notAccepted: last.notAccepted, at: last.at, since: last.since}
+		d.batches[parts[i].GroupID] = part
 	}
 }
 

@@ -2,6 +2,7 @@ package delivery_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -78,6 +79,66 @@ func TestPoison_OutageOfOneBatch(t *testing.T) {
 					t.Errorf("%d batches wait", len(parts))
 				}
 				expect(t, "the breakers", fmt.Sprint(a.Outage() != nil), fmt.Sprint(false))
+			})
+		})
+	}
+}
+
+// TestPoison_MaybeAccepted: a batch meets these outages, one after the other, and the sink accepts others in between. It is halved,
+// so that its events get new group_ids, only by an answer that repeats, never by a first send without a response.
+func TestPoison_MaybeAccepted(t *testing.T) {
+	t.Parallel()
+	var (
+		fails = sink.MaybePoison(errors.New("500 Internal Server Error"))
+		lost  = sink.MaybePoison(sink.MaybeAccepted(errors.New("EOF")))
+		cut   = sink.MaybeAccepted(errors.New("200 OK: results: the response could not be read"))
+	)
+	for name, c := range map[string]struct {
+		outages []error
+		halved  int // by which of the outages
+		part    []error
+		again   int // by which of these a half is
+	}{
+		"answers":                 {[]error{fails, fails, fails}, 3, []error{fails}, 1},
+		"answers, then no":        {[]error{fails, fails, lost, fails, fails}, 5, []error{lost, fails}, 2},
+		"no answer, then answers": {[]error{lost, fails, fails, fails}, 4, []error{lost, lost, lost}, 3},
+		"a response that is cut":  {[]error{fails, fails, cut, fails, fails, fails}, 6, []error{fails}, 1},
+		"no answers":              {[]error{lost, lost, lost, lost, lost}, 5, []error{lost, lost}, 2},
+		"no answers, then none":   {[]error{lost, lost, lost, lost, lost}, 5, []error{fails, lost}, 2},
+		"every other one":         {[]error{lost, fails, lost, fails, lost}, 5, []error{lost, lost}, 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				a := newAddressed(nil)
+				meets := func(batch *buffer.Lease, outages []error) (halved int, half *buffer.Lease) {
+					for i, outage := range outages {
+						a.answer(outage)
+						outcomes := a.works(t, batch)
+						batch.Outages++
+						a.answer(nil)
+						for range 3 {
+							<-time.After(2 * time.Second)
+							other := to("x")
+							other.Events[0] = outbox.Event{ID: 900, Topic: "x"}
+							a.works(t, other)
+						}
+						if len(outcomes) > 1 {
+							return i + 1, &buffer.Lease{Batch: buffer.Batch{GroupID: outcomes[0].GroupID, Events: batch.Events[:2]}, UnfinishedLeases: 1}
+						}
+						if o := outcomes[0]; o.IDs != nil || o.GroupID != batch.GroupID || o.Attempts != 0 {
+							t.Errorf("outage %d: %+v", i+1, o)
+						}
+					}
+					return 0, nil
+				}
+				halved, half := meets(to("x", "x", "x", "x"), c.outages)
+				expect(t, "halved by outage", halved, c.halved)
+				if half == nil {
+					return
+				}
+				again, _ := meets(half, c.part)
+				expect(t, "a half is halved by outage", again, c.again)
 			})
 		})
 	}

@@ -26,13 +26,15 @@ func (w *Worker) record(ctx context.Context, l *buffer.Lease, r result, began ti
 			}
 			r.whole.address = address
 		}
-		switch confirmed := (one || r.each == nil) && w.poison.record(l.GroupID, address, !r.whole.mayBePoison); {
+		switch confirmed := (one || r.each == nil) && w.poison.record(l.GroupID, address, r.whole.outageKind()); {
 		case confirmed && r.whole.mayBePoison:
-			why := fmt.Errorf("%s: %d times, while others were accepted", r.whole.err.Error(), confirmAfter)
+			why := fmt.Errorf("%s: again and again, while others were accepted", r.whole.err.Error())
 			return result{poison: true, others: true, whole: verdict{kind: rejected, mayBePoison: true, err: why}}
 		case confirmed && l.Len() > 1:
 			return result{divide: true, whole: verdict{kind: unavailable, err: r.whole.err}}
 		}
+	} else if r.whole.maybeAccepted {
+		w.poison.unknown(l.GroupID)
 	}
 	if r.hung { // the sink's Check may not return either
 		r.whole.address, _ = w.onlyAddress(l)

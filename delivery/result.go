@@ -46,6 +46,8 @@ type verdict struct {
 	mayBePoison, timedOut bool
 	// notAccepted: the outage's answer says that nothing of the batch was accepted.
 	notAccepted bool
+	// maybeAccepted: after the outage nobody knows what of the batch was accepted.
+	maybeAccepted bool
 	// retryAfter is how long the sink asked to be left alone; 0 if it did not.
 	retryAfter time.Duration
 	// address is the address that is unavailable, "" for the sink as a whole.
@@ -98,6 +100,7 @@ func verdictOf(err error) verdict {
 	v.timedOut = errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 	v.mayBePoison = v.timedOut || errors.Is(err, sink.ErrMaybePoison)
 	v.notAccepted = errors.Is(err, sink.ErrNotAccepted)
+	v.maybeAccepted = errors.Is(err, sink.ErrMaybeAccepted)
 	if e, ok := errors.AsType[*sink.UnavailableError](err); ok {
 		v.retryAfter = e.RetryAfter
 	}

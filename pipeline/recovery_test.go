@@ -134,6 +134,57 @@ func TestPoisonEvent_AnsweredWith500(t *testing.T) {
 	}
 }
 
+// TestPoisonEvent_LostResponses has an API that honours Idempotency-Key. Each event is accepted once, although the response to a batch
+// is lost after two outages of it; and an event that makes the API close the connection each time is found.
+func TestPoisonEvent_LostResponses(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		answers []int // to the requests with one event; the last one repeats
+		dead    bool
+	}{
+		"fails twice, loses a response":        {[]int{500, 500, accepts, 200}, false},
+		"loses a response, fails":              {[]int{accepts, 500, 500, 200}, false},
+		"closes the connection for that event": {[]int{acceptsNothing}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, r := newDatabase(t), newReceiver(t)
+			r.keys = map[string]bool{}
+			to := httpAt(t, r)
+			ids := d.insert(t, "orders", 20)
+			special := ids[7]
+			var n, others atomic.Int64
+			r.answers(func(ids []int64) int {
+				if !slices.Contains(ids, special) {
+					others.Add(1)
+					return http.StatusOK
+				}
+				for before := others.Load(); others.Load() < before+5 && t.Context().Err() == nil; { // so that the outage counts
+					<-time.After(time.Millisecond)
+				}
+				return c.answers[min(int(n.Add(1)), len(c.answers))-1]
+			})
+			start(t, d.buffer(t, "relay"), to, func(c *pipeline.Config) { c.MaxAttempts = 3 })
+			testserver.Eventually(t, func() error { // others come all the while
+				ids = append(ids, d.insert(t, "orders", 1)...)
+				if left := queryValue[int](t, d, fmt.Sprintf("SELECT count(*) FROM outbox_events WHERE id <= %d", ids[19])); left > 0 {
+					return fmt.Errorf("%d events of the first batch are left", left)
+				}
+				return nil
+			})
+			d.expectDrained(t)
+			dead, _ := d.dead(t)
+			if c.dead {
+				testkit.Equal(t, "dead letters", dead, []int64{special})
+				ids = without(ids, special)
+			} else {
+				testkit.Equal(t, "dead letters", len(dead), 0)
+			}
+			expectOnce(t, to.arrived(t, "orders"), ids)
+		})
+	}
+}
+
 // TestOutageOfOneBatch: an API answers each batch that contains one event with 403. The others of its batch are delivered; that
 // event waits, and is not buried.
 func TestOutageOfOneBatch(t *testing.T) {

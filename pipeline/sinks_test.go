@@ -157,11 +157,19 @@ type receiver struct {
 	*httptest.Server
 
 	mu sync.Mutex
-	// answer says which status to answer a request with these ids; nil: 200.
+	// answer says which status to answer a request with these ids, or how to close the connection; nil: 200. A request
+	// whose key was accepted before gets the same answer again.
 	answer   func(ids []int64) int
 	requests [][]int64
 	accepted map[string][]int64 // by topic
+	keys     map[string]bool    // the accepted ones, if the receiver knows them; may be nil
 }
+
+// Instead of a status: the connection is closed without a response.
+const (
+	accepts = -iota - 1
+	acceptsNothing
+)
 
 func newReceiver(t testing.TB) *receiver {
 	r := &receiver{accepted: map[string][]int64{}}
@@ -198,10 +206,17 @@ func (r *receiver) ServeHTTP(w http.ResponseWriter, request *http.Request) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.requests = append(r.requests, ids)
-	if status == http.StatusOK {
+	key := request.Header.Get("Idempotency-Key")
+	if (status == http.StatusOK || status == accepts) && !r.keys[key] {
 		for _, e := range body.Events {
 			r.accepted[e.Topic] = append(r.accepted[e.Topic], e.ID)
 		}
+		if r.keys != nil {
+			r.keys[key] = true
+		}
+	}
+	if status < 0 {
+		panic(http.ErrAbortHandler)
 	}
 	w.WriteHeader(status)
 }

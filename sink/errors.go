@@ -17,6 +17,9 @@ var (
 	// ErrNotAccepted is found, with ErrUnavailable, in an outage whose answer says that nothing of the batch was
 	// accepted: a 403, a 404. If it keeps hitting one batch while others are accepted, that batch is divided.
 	ErrNotAccepted = errors.New("sink is unavailable, and accepted nothing of the batch")
+	// ErrMaybeAccepted is found, with ErrUnavailable, in an outage after which nobody knows what the sink accepted: there is no
+	// response, or it cannot be read. Under another group_id a sink that knows batches by it would accept the events twice.
+	ErrMaybeAccepted = errors.New("sink is unavailable, and may have accepted the batch")
 	// ErrProgram is found, with ErrUnavailable, in an outage that is not the server's: a program of the
 	// configuration fails, on every event of the batch before anything is sent, or on the response.
 	ErrProgram = errors.New("a program of the sink fails")
@@ -42,6 +45,11 @@ func MaybePoison(err error) error { return kindError{kindError{err, ErrMaybePois
 
 // NotAccepted wraps err so that errors.Is finds ErrUnavailable and ErrNotAccepted.
 func NotAccepted(err error) error { return kindError{kindError{err, ErrNotAccepted}, ErrUnavailable} }
+
+// MaybeAccepted wraps err so that errors.Is finds ErrUnavailable and ErrMaybeAccepted.
+func MaybeAccepted(err error) error {
+	return kindError{kindError{err, ErrMaybeAccepted}, ErrUnavailable}
+}
 
 // ProgramFailed wraps err so that errors.Is finds ErrProgram.
 func ProgramFailed(err error) error { return kindError{err, ErrProgram} }

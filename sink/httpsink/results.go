@@ -47,7 +47,7 @@ func (s *Sink) readResponse(ctx context.Context, resp *http.Response, r *request
 		failed, err = s.runResults(ctx, resp, text, r, b)
 	}
 	if err != nil {
-		said := sink.Unavailable(fmt.Errorf("%s: results: %s%w", statusText(resp.StatusCode), s.redactor.line(err.Error(), false, maxQuote), errResponded))
+		said := sink.MaybeAccepted(fmt.Errorf("%s: results: %s%w", statusText(resp.StatusCode), s.redactor.line(err.Error(), false, maxQuote), errResponded))
 		if ran && !errors.Is(err, jq.ErrProcess) {
 			said = sink.ProgramFailed(said)
 		}

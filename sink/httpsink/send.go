@@ -96,6 +96,8 @@ func addressUnavailable(b *buffer.Batch, err error) error {
 		return sink.MaybePoison(&sink.BatchError{Events: events})
 	case errors.Is(err, sink.ErrNotAccepted):
 		return sink.NotAccepted(&sink.BatchError{Events: events})
+	case errors.Is(err, sink.ErrMaybeAccepted):
+		return sink.MaybeAccepted(&sink.BatchError{Events: events})
 	}
 	return sink.Unavailable(&sink.BatchError{Events: events})
 }
@@ -122,7 +124,7 @@ func (s *Sink) post(ctx context.Context, r *request, b *buffer.Batch, permit per
 		if ctx.Err() != nil {
 			s.transport.CloseIdleConnections() // they may be as dead as this one
 		}
-		return nil, sink.MaybePoison(s.redactor.outage(err))
+		return nil, sink.MaybePoison(sink.MaybeAccepted(s.redactor.outage(err)))
 	}
 	// There is no connection, or the caller cancelled.
 	return nil, s.redactor.outage(err)
