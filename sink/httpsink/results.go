@@ -96,7 +96,7 @@ func (s *Sink) runResults(ctx context.Context, resp *http.Response, text []byte,
 	if err != nil {
 		return nil, err
 	}
-	reader := resultReader{sink: s, batch: b, sent: r.indexes, status: resp.StatusCode, retry: map[int]bool{}}
+	reader := resultReader{sink: s, batch: b, sent: r.indexes, status: resp.StatusCode, named: map[int]named{}}
 	return reader.read(result)
 }
 
@@ -122,8 +122,14 @@ type resultReader struct {
 	sent   []int // indexes into the batch, in the order of the request
 	status int
 	byID   map[string]int // position in sent; made when a result has an id
-	retry  map[int]bool   // of the events read so far, by index into the batch
+	named  map[int]named  // by index into the batch
 	failed []sink.EventError
+}
+
+// named is an event that a result has named: its place in failed, and whether it is sent again.
+type named struct {
+	at    int
+	retry bool
 }
 
 // result is one element of what Results returns: the JSON of its values, "" for null.
@@ -203,16 +209,20 @@ func (r *resultReader) add(one result) error {
 		return fmt.Errorf("its retry is %s; expected true or false", describe(jsontext.Value(one.retry).Kind()))
 	}
 	index := r.sent[position]
-	if before, seen := r.retry[index]; seen && before != retry {
-		return errors.New("an earlier result names the same event with another retry; expected one result for each event")
-	} else if seen {
+	before, seen := r.named[index]
+	if seen && (!retry || before.retry) {
 		return nil
 	}
-	r.retry[index] = retry
 	reason := errors.New(r.reason(one.error))
 	if !retry {
 		reason = sink.Permanent(reason)
 	}
+	if seen { // an event is buried only if nothing speaks for another attempt
+		r.failed[before.at].Err = reason
+		r.named[index] = named{before.at, true}
+		return nil
+	}
+	r.named[index] = named{len(r.failed), retry}
 	r.failed = append(r.failed, sink.EventError{Index: index, Err: reason})
 	return nil
 }
