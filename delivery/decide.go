@@ -254,6 +254,24 @@ func (p *policy) finishDelivered(l *buffer.Lease, before []int64) []buffer.Outco
 	return p.carryAttempts(l, []buffer.Outcome{{Verdict: buffer.Delivered, IDs: delivered}, sendNow(l, rest, "")})
 }
 
+// freeRest gives the events of a delivered batch that were not delivered a new group_id, ahead of the delete of the others,
+// which may fail. It returns nil if all were delivered, or if those are gone.
+func (p *policy) freeRest(l *buffer.Lease) []buffer.Outcome {
+	outcomes := p.finishDelivered(l, l.Delivered)
+	if len(outcomes) < 2 || len(outcomes[0].IDs) == 0 {
+		return nil
+	}
+	return outcomes[1:]
+}
+
+// putOff lets a batch wait of which nothing was delivered, and which the database refuses to settle. It was sent, so it is
+// not fresh.
+func putOff(l *buffer.Lease, refused *buffer.SettleError) []buffer.Outcome {
+	return []buffer.Outcome{{
+		Verdict: buffer.Retry, GroupID: l.GroupID, Attempts: l.Attempts, Outages: max(1, l.Outages), After: refused.RetryIn, Error: refused.Error(),
+	}}
+}
+
 // released puts back a batch that is not sent because the relay stops, due at once. A batch that
 // another process may have sent must not count as fresh.
 func released(l *buffer.Lease) []buffer.Outcome {

@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -9,14 +10,15 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// keptBatches are the delivered batches whose events the database does not delete.
+// keptBatches are the batches that the database does not settle, though it is not away: it does not delete the delivered
+// events, or refuses what the settle does to one.
 type keptBatches struct {
 	mu      sync.Mutex
 	batches map[uuid.UUID]keptBatch
 }
 
 type keptBatch struct {
-	err *buffer.KeptError
+	err error
 	// until is when another process has probably tried again.
 	until time.Time
 }
@@ -24,8 +26,19 @@ type keptBatch struct {
 // keptGrace is how long after its time a batch may be taken over.
 const keptGrace = time.Minute
 
+// keptFor returns when a batch is due again that the database does not settle; ok is false if err is another one.
+func keptFor(err error) (retryIn time.Duration, ok bool) {
+	if kept, ok := errors.AsType[*buffer.KeptError](err); ok {
+		return kept.RetryIn, true
+	}
+	if refused, ok := errors.AsType[*buffer.SettleError](err); ok {
+		return refused.RetryIn, true
+	}
+	return 0, false
+}
+
 // add notes a batch, and logs the first.
-func (k *keptBatches) add(groupID uuid.UUID, err *buffer.KeptError, log func()) {
+func (k *keptBatches) add(groupID uuid.UUID, err error, retryIn time.Duration, log func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
@@ -33,7 +46,7 @@ func (k *keptBatches) add(groupID uuid.UUID, err *buffer.KeptError, log func()) 
 		log()
 		k.batches = map[uuid.UUID]keptBatch{}
 	}
-	k.batches[groupID] = keptBatch{err, now.Add(err.RetryIn + keptGrace)}
+	k.batches[groupID] = keptBatch{err, now.Add(retryIn + keptGrace)}
 }
 
 // remove forgets a batch that is settled.
@@ -44,7 +57,7 @@ func (k *keptBatches) remove(groupID uuid.UUID) {
 }
 
 // newest forgets batches whose time is over, and returns the error of the batch that was tried last; nil if there is none.
-func (k *keptBatches) newest(now time.Time) *buffer.KeptError {
+func (k *keptBatches) newest(now time.Time) error {
 	var newest keptBatch
 	for groupID, b := range k.batches {
 		if b.until.Before(now) {
@@ -56,12 +69,9 @@ func (k *keptBatches) newest(now time.Time) *buffer.KeptError {
 	return newest.err
 }
 
-// Kept is why delivered events are still in the buffer; nil if the database deletes them.
+// Kept is why batches are still in the buffer that were sent; nil if the database settles them.
 func (w *Worker) Kept() error {
 	w.kept.mu.Lock()
 	defer w.kept.mu.Unlock()
-	if err := w.kept.newest(time.Now()); err != nil {
-		return err
-	}
-	return nil
+	return w.kept.newest(time.Now())
 }

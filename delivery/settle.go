@@ -21,7 +21,8 @@ const (
 // the ids that reached the sink on the batch's ledger row, and the delete is left for later. It tries both
 // until one succeeds or the process has to end, because only this worker knows what reached the sink.
 // unsettled is called when the first try has failed. If another worker of this process takes the batch over meanwhile, it knows
-// what was accepted.
+// what was accepted. A batch that the database refuses to settle (*buffer.SettleError) waits: as delivered if any of it was,
+// otherwise it is sent again.
 func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcomes []buffer.Outcome, unsettled func()) error {
 	for i := range outcomes {
 		if o := &outcomes[i]; o.Error != "" {
@@ -35,23 +36,39 @@ func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcome
 			w.unsettled.forget(l.GroupID)
 			return err
 		}
+		refused, isRefused := errors.AsType[*buffer.SettleError](err)
+		if isRefused && l.DeliveryRecorded() {
+			w.unsettled.forget(l.GroupID)
+			return err
+		}
 		w.unsettled.remember(l, outcomes)
 		if errors.Is(err, buffer.ErrLeaseLost) {
 			return w.settledAnyway(leaseCtx, l, tries > 1, err)
 		}
-		w.config.Log.WarnContext(stop, "settling a batch failed, will retry", "group_id", l.GroupID, "error", err)
+		if !isRefused {
+			w.config.Log.WarnContext(stop, "settling a batch failed, will retry", "group_id", l.GroupID, "error", err)
+		}
 		if tries == 1 && unsettled != nil {
 			unsettled()
 		}
 		delivered := deliveredIDs(l, outcomes)
 		record := len(delivered) > 0 && !l.DeliveryRecorded()
-		if record {
-			recordErr := w.settleStep(stop, l, func(ctx context.Context) error { return w.settler.MarkDelivered(ctx, l, delivered) })
+		var then func(ctx context.Context) error
+		switch {
+		case record: // the next owner deletes them
+			then = func(ctx context.Context) error { return w.settler.MarkDelivered(ctx, l, delivered) }
+		case isRefused:
+			then = func(ctx context.Context) error { return w.settler.Settle(ctx, l, putOff(l, refused)) }
+		}
+		if then != nil {
+			thenErr := w.settleStep(stop, l, then)
 			switch {
-			case recordErr == nil:
-				return buffer.ErrLocked // the next owner deletes them
-			case errors.Is(recordErr, buffer.ErrLeaseLost):
-				return w.settledAnyway(leaseCtx, l, true, recordErr)
+			case thenErr == nil && isRefused:
+				return refused
+			case thenErr == nil:
+				return buffer.ErrLocked
+			case errors.Is(thenErr, buffer.ErrLeaseLost):
+				return w.settledAnyway(leaseCtx, l, true, thenErr)
 			}
 		}
 		if !record && tries == maxSettleTries {

@@ -791,3 +791,61 @@ func TestWork_KeptEvents(t *testing.T) {
 	}
 	expectError(t, b.Kept(), nil)
 }
+
+// TestWork_RefusedSettle: a batch that the database refuses to settle is recorded as delivered if any of it was, otherwise put
+// back. It is logged once, and reported until it is settled.
+func TestWork_RefusedSettle(t *testing.T) {
+	t.Parallel()
+	b := newHarness(nil)
+	refused := &buffer.SettleError{Table: "public.outbox_events", RetryIn: 4 * time.Second, Err: errors.New("violates foreign key constraint")}
+	b.settle = upTo(1, refused)
+	l := batchOf(3)
+	putBack, dueIn, err := b.work(t, l)
+	expectError(t, err, nil)
+	expect(t, "put back", putBack, true)
+	expect(t, "due in", dueIn, refused.RetryIn)
+	expect(t, "settles", len(b.settles), 1)
+	expect(t, "recorded deliveries", len(b.recorded), 1)
+	expectError(t, b.Kept(), error(refused))
+
+	// The rest goes first, in a settle of its own.
+	l.Delivered = l.IDs()[:2]
+	_, _, err = b.work(t, l)
+	expectError(t, err, nil)
+	rest := b.settles[1]
+	expect(t, "outcomes", len(rest), 1)
+	expect(t, "verdict of the rest", rest[0].Verdict, buffer.Retry)
+	expect(t, "the rest", fmt.Sprint(rest[0].IDs), fmt.Sprint(l.IDs()[2:]))
+	expect(t, "kept", b.Kept() != nil, true)
+	l.Events = l.Events[:2]
+	b.settle = upTo(len(b.settles)+1, refused)
+	_, dueIn, err = b.work(t, l)
+	expectError(t, err, nil)
+	expect(t, "due in", dueIn, refused.RetryIn)
+	expect(t, "recorded deliveries", len(b.recorded), 1)
+	b.settle = nil
+	_, _, err = b.work(t, l)
+	expectError(t, err, nil)
+	expectError(t, b.Kept(), nil)
+	expect(t, "log lines", strings.Count(b.log.String(), "refuses to settle a batch of table public.outbox_events"), 1)
+	expect(t, "sends", b.sends, 1)
+
+	// Nothing of it was delivered.
+	b.send = func(context.Context, *buffer.Batch) error { return sink.Permanent(errBad) }
+	b.mu.Lock()
+	b.settles, b.settle = nil, upTo(1, refused)
+	b.mu.Unlock()
+	dead := batchOf(1)
+	dead.Attempts = 2
+	_, dueIn, err = b.work(t, dead)
+	expectError(t, err, nil)
+	expect(t, "due in", dueIn, refused.RetryIn)
+	expect(t, "recorded deliveries", len(b.recorded), 1)
+	last := b.settles[1]
+	expect(t, "outcomes", len(last), 1)
+	expect(t, "verdict", last[0].Verdict, buffer.Retry)
+	expect(t, "attempts", last[0].Attempts, 2)
+	expect(t, "outages", last[0].Outages, 1)
+	expect(t, "wait", last[0].After, refused.RetryIn)
+	expect(t, "group_id", last[0].GroupID, dead.GroupID)
+}

@@ -123,6 +123,7 @@ type attempt struct {
 	outcomes []buffer.Outcome
 	deferred bool          // not sent, because its address or the sink is unavailable
 	unsent   bool          // not sent, so nothing is known of a suspect
+	deletes  bool          // what was delivered is deleted after this
 	sent     bool          // or tried to be
 	took     time.Duration // by the Send
 	answer   Answer
@@ -163,16 +164,20 @@ func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot Acqu
 			r.PutBack, r.DueIn = true, time.Second
 			return r, nil
 		}
-		if kept, ok := errors.AsType[*buffer.KeptError](err); ok {
-			w.kept.add(l.GroupID, kept, func() {
-				w.config.Log.ErrorContext(leaseCtx, kept.Error(), "group_id", l.GroupID, "retry_in", kept.RetryIn)
+		if retryIn, ok := keptFor(err); ok {
+			w.kept.add(l.GroupID, err, retryIn, func() {
+				w.config.Log.ErrorContext(leaseCtx, err.Error(), "group_id", l.GroupID, "retry_in", retryIn)
 			})
-			r.PutBack, r.DueIn = true, kept.RetryIn
+			r.PutBack, r.DueIn = true, retryIn
 			return r, nil
 		}
 		return r, err
 	}
-	w.kept.remove(l.GroupID)
+	if a.deletes {
+		r.PutBack, r.DueIn = true, time.Second
+	} else {
+		w.kept.remove(l.GroupID)
+	}
 	r.Settled = time.Since(began)
 	if w.refusals.overdue(a.outcomes) {
 		w.config.Observer.Accepts()
@@ -200,6 +205,9 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 	case l.Len() == 0: // the application deleted them: only the ledger row is left
 		return attempt{outcomes: []buffer.Outcome{{Verdict: buffer.Delivered}}}, nil
 	case l.DeliveryRecorded():
+		if rest := w.policy.freeRest(l); rest != nil {
+			return attempt{outcomes: rest, deletes: true}, nil
+		}
 		return attempt{outcomes: w.policy.finishDelivered(l, l.Delivered)}, nil
 	case crashLoops(l):
 		return attempt{outcomes: w.crashLooping(ctx, l), unsent: true}, nil

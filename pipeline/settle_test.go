@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -123,6 +124,70 @@ func TestSettle_KeptEvents(t *testing.T) {
 	d.exec(t, "DROP TRIGGER keep ON outbox_events")
 	d.expectDrained(t)
 	expectOnce(t, to.arrived(t, "orders"), ids)
+	testserver.Eventually(t, p.Ready)
+}
+
+// hesitant retries an event, once, of a batch whose others it accepts.
+func hesitant(to sink.Sink) *sendHook {
+	var once sync.Once
+	return &sendHook{to, func(ctx context.Context, b *buffer.Batch, next func() error) (err error) {
+		first := false
+		once.Do(func() { first = true })
+		if !first {
+			return next()
+		}
+		last := len(b.Events) - 1
+		part := *b
+		part.GroupID, part.Events = buffer.NewGroupID(), b.Events[:last] // Redis remembers a group_id as a whole
+		if err := to.Send(ctx, &part); err != nil {
+			return err
+		}
+		return &sink.BatchError{Events: []sink.EventError{{Index: last, Err: errTest}}}
+	}}
+}
+
+// A foreign key keeps an event that was delivered. The others of its batch, and later events of its key, do not wait for it; readiness
+// fails; nothing is sent twice, also by the next process.
+func TestSettle_Refused(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	oneAtATime := func(c *pipeline.Config) {
+		oneBatch(c)
+		inOrder(c)
+	}
+	of := []string{"a", "b", "c", "d", "e", "f", "g", "h", "i", "j"}
+	ids, err := d.insertKeyed(t.Context(), "orders", of, true)
+	testkit.NoError(t, err)
+	d.exec(t, "CREATE TABLE audit (id bigint REFERENCES outbox_events)")
+	d.exec(t, "INSERT INTO audit VALUES ($1)", ids[3])
+	p := start(t, d.orderedBuffer(t, "relay"), hesitant(to), oneAtATime)
+	to.expectArrivals(t, "orders", 10)
+	more, err := d.insertKeyed(t.Context(), "orders", of, true)
+	testkit.NoError(t, err)
+	to.expectArrivals(t, "orders", 20)
+	stalls := func(p *process) {
+		t.Helper()
+		testserver.Eventually(t, func() error {
+			if err := p.Ready(); err == nil || !strings.HasPrefix(err.Error(), "stalled: ") || !strings.Contains(err.Error(), "refuses to settle") {
+				return fmt.Errorf("ready: %w; want stalled", err)
+			}
+			return nil
+		})
+	}
+	stalls(p)
+	p.stop(t)
+	p = start(t, d.orderedBuffer(t, "another"), to, oneAtATime)
+	stalls(p)
+	d.exec(t, "DROP TABLE audit")
+	d.exec(t, "UPDATE outbox_batches SET due_at = least(due_at, clock_timestamp() + interval '1 s')")
+	d.expectDrained(t)
+	all := append(ids, more...)
+	arrived := to.arrived(t, "orders")
+	expectOnce(t, arrived, all)
+	k := &keys{of: map[int64]string{}}
+	k.add(ids, of)
+	k.add(more, of)
+	k.expectOrder(t, arrived)
 	testserver.Eventually(t, p.Ready)
 }
 

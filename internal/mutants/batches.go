@@ -97,6 +97,41 @@ var batchMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestSettle_KeptAgain",
 	},
 	{
+		name: "a settle that the database refuses is an outage of the database",
+		file: "outbox/postgres/internal/ledger/settle.go",
+		old:  "if !pg.IsRefused(err) || errors.Is(err, buffer.ErrNotReady) {",
+		new:  "if true || errors.Is(err, buffer.ErrNotReady) {",
+		pkg:  "./outbox/postgres", test: "TestSettle_Refused",
+	},
+	{
+		name: "a settle that the database refuses is an outage of the database, on SQLite",
+		file: "outbox/sqlite/ledger.go",
+		old:  "	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR,",
+		new:  "	case sqlite3.SQLITE_ERROR,",
+		pkg:  "./outbox/sqlite", test: "TestSettle_Refused",
+	},
+	{
+		name: "events that were not delivered wait for the delete of the others",
+		file: "delivery/worker.go",
+		old:  "rest := w.policy.freeRest(l); rest != nil {",
+		new:  "rest := w.policy.freeRest(l); false {",
+		pkg:  "./pipeline", test: "TestSettle_Refused",
+	},
+	{
+		name: "delivered events that cannot be deleted hold their keys",
+		file: "outbox/postgres/internal/ledger/settle.go",
+		old:  "lanes = CASE WHEN lanes IS NOT NULL THEN '{}'::int[] END",
+		new:  "lanes = lanes",
+		pkg:  "./outbox/postgres", test: "TestSettle_Refused/order",
+	},
+	{
+		name: "a freed part is a member of two batches",
+		file: "outbox/postgres/internal/ledger/settle.go",
+		old:  "members = CASE WHEN members IS NOT NULL THEN $5::int8multirange END,",
+		new:  "members = CASE WHEN $5::int8multirange IS NOT NULL THEN members END,",
+		pkg:  "./outbox/postgres", test: "TestSettle_Refused/range",
+	},
+	{
 		name: "a delete that a rule replaced stays prepared",
 		file: "outbox/postgres/internal/ledger/settle_kept.go",
 		old:  "step.Prepare && !s.Ledger.keeps.Load()",
@@ -148,8 +183,8 @@ var batchMutants = []mutant{
 	{
 		name: "a marked batch is sent again",
 		file: "delivery/worker.go",
-		old:  "	case l.DeliveryRecorded():\n		return attempt{outcomes: w.policy.finishDelivered(l, l.Delivered)}, nil\n",
-		new:  "",
+		old:  "	case l.DeliveryRecorded():\n		if rest",
+		new:  "	case false:\n		if rest",
 		pkg:  "./delivery", test: "TestFinishDelivered_SendsOnlyTheRest",
 	},
 	{

@@ -99,7 +99,10 @@ type Settler interface {
 	// The old ledger row is removed unless all of the batch is retried. For a batch whose delivery
 	// is recorded the delete skips rows that other transactions have locked. While some are
 	// left the batch stays delivered, due again soon, and Settle returns [ErrLocked], or a [*KeptError]; retried
-	// events have their new group_id nevertheless.
+	// events have their new group_id nevertheless. The outcomes of such a batch may be only retries, of the events that were not
+	// delivered: then it stays delivered, due again soon, without a delete.
+	//
+	// If the database refuses the settle for a reason that does not pass by itself, the error is a [*SettleError].
 	Settle(ctx context.Context, l *Lease, outcomes []Outcome) error
 
 	// MarkDelivered records, on the batch's ledger row alone, that these ids reached the sink

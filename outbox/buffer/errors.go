@@ -41,7 +41,26 @@ func (e *KeptError) Error() string {
 		"let the relay delete them (relay doctor names the cause); they are not sent again", e.Kept, e.Of, e.Table)
 }
 
-// KeptRetry is how long a batch waits whose delete left events, by its lease_no: 2 s, doubled each time, up to a minute.
+// SettleError is the error of a Settle that the database refuses whenever it is tried: a foreign key, a trigger that
+// raises, a missing privilege. Nothing was changed, except that a batch whose delivery is recorded waits. The database is
+// not away, so other batches are settled meanwhile.
+type SettleError struct {
+	// Table is the buffer.
+	Table string
+	// RetryIn is when a batch whose delivery is recorded is due again; another should wait as long.
+	RetryIn time.Duration
+	// Err is the database's error.
+	Err error
+}
+
+func (e *SettleError) Error() string {
+	return fmt.Sprintf("the database refuses to settle a batch of table %s (relay doctor names foreign keys and triggers that can be the cause); "+
+		"delivered events of it are not sent again: %v", e.Table, e.Err)
+}
+
+func (e *SettleError) Unwrap() error { return e.Err }
+
+// KeptRetry is how long a batch waits whose delete left events or was refused, by its lease_no: 2 s, doubled each time, up to a minute.
 func KeptRetry(leaseNo int64) time.Duration {
 	return min(time.Second<<min(max(leaseNo, 1), 6), time.Minute)
 }

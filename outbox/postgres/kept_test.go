@@ -116,6 +116,38 @@ func testKept(t *testing.T, f *buffertest.Fixture, keeper [2]string) {
 	}
 }
 
+// refusal is a trigger that raises.
+var refusal = [2]string{
+	"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''not that one''; END'; " +
+		"CREATE TRIGGER refuse BEFORE DELETE ON %[1]s FOR EACH ROW WHEN (OLD.id = %[2]d) EXECUTE FUNCTION refuse()",
+	"DROP TRIGGER refuse ON %s",
+}
+
+func TestSettle_Refused(t *testing.T) {
+	t.Parallel()
+	for name, opt := range map[string]buffertest.Options{
+		"stamp": {Claim: buffer.ClaimStamp}, "range": {Claim: buffer.ClaimRange}, "order": {Ordered: true}, "archive": {Archive: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			buffertest.RefusedSettle(t, newMigratedDB(t, opt).fixture(t, "outbox_events", "orders"), refusal[0], refusal[1])
+		})
+	}
+	for name, harness := range map[string]buffertest.Harness{
+		"integer": customHarness(integerKeys), "cursor": customHarness(cursorKeys), "uuid": uuidHarness(),
+	} {
+		t.Run("custom table/"+name, func(t *testing.T) {
+			t.Parallel()
+			buffertest.RefusedSettle(t, harness.Open(t, buffertest.Options{}), refusal[0], refusal[1])
+		})
+	}
+	t.Run("foreign key", func(t *testing.T) {
+		t.Parallel()
+		buffertest.RefusedSettle(t, newMigratedDB(t, buffertest.Options{}).fixture(t, "outbox_events", "orders"),
+			"CREATE TABLE audit (id bigint CONSTRAINT refers REFERENCES %[1]s (id)); INSERT INTO audit VALUES (%[2]d)", "DROP TABLE audit; SELECT '%s'")
+	})
+}
+
 // TestSettle_KeptAgain: once a DELETE has left events, a settle records what is left in its own transaction, so that no
 // claim comes before it.
 func TestSettle_KeptAgain(t *testing.T) {
@@ -250,4 +282,32 @@ func TestDoctor_Deletes(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestDoctor_Refusals: doctor names what may make the database refuse a settle, on the relay's own table too.
+func TestDoctor_Refusals(t *testing.T) {
+	t.Parallel()
+	p := newMigratedDB(t, buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+	f.Exec(t, `CREATE FUNCTION talk() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE NOTICE ''x''; RETURN OLD; END'`)
+	f.Exec(t, `CREATE TRIGGER talk BEFORE DELETE ON outbox_events FOR EACH ROW EXECUTE FUNCTION talk()`)
+	f.Exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''x''; END'`)
+	f.Exec(t, `CREATE TRIGGER refuse_a AFTER DELETE ON outbox_events FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	f.Exec(t, `CREATE TRIGGER refuse_b BEFORE INSERT ON outbox_dead_letters FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	f.Exec(t, `CREATE TRIGGER fine BEFORE INSERT ON outbox_events FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	f.Exec(t, `CREATE TABLE audit (event bigint PRIMARY KEY REFERENCES outbox_events)`)
+	var found []string
+	for _, one := range opened(t, p.url, buffer.SupervisorPolicy{}).Diagnose(t.Context()) {
+		if one.Subject == "deletes" || one.Subject == "foreign keys" {
+			found = append(found, one.Text)
+		}
+	}
+	for i, want := range []string{
+		"trigger refuse_b of table public.outbox_dead_letters fires on INSERT", "trigger refuse_a of table public.outbox_events fires on DELETE", "of table public.audit prevents the delete",
+	} {
+		if i >= len(found) || !strings.Contains(found[i], want) {
+			t.Errorf("found %q; want %q", found, want)
+		}
+	}
+	testkit.Equal(t, "findings", len(found), 3)
 }

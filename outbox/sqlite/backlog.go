@@ -200,10 +200,11 @@ SELECT ledger.claimed + fresh.events
        suspects, coalesce((julianday('now') - julianday(oldest_suspect)) * 86400, 0.0)
 FROM ledger, alone, fresh`
 
+// A delivered batch has an error if its events cannot be deleted.
 const waitsSQL = `
 SELECT coalesce(error, ''), count(*), sum(events),
        (julianday(min(due_at)) - julianday('now')) * 86400, (julianday(max(due_at)) - julianday('now')) * 86400
-FROM outbox_batches WHERE buffer = ?1 AND state = 'waiting'
+FROM outbox_batches WHERE buffer = ?1 AND (state = 'waiting' OR state = 'delivered' AND error IS NOT NULL)
 GROUP BY error ORDER BY count(*) DESC, min(due_at) LIMIT ?2`
 
 // waits reads why the batches of a ledger wait.
@@ -240,7 +241,7 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 		}
 		err = tx.row(ctx, statusSQL, b.config.Table, free, buffer.PendingExact, b.config.Pipeline).
 			Scan(&s.Pending, &oldest, &s.Leased, &s.Waiting, &s.Delivered, &s.Dead, &s.Unnotified, &s.Suspects, &oldestSuspect)
-		if err == nil && s.Waiting > 0 {
+		if err == nil && s.Waiting+s.Delivered > 0 {
 			s.Waits, err = b.waits(ctx, tx)
 		}
 		if err == nil && s.Unnotified > 0 {

@@ -131,9 +131,6 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 		if f, err = c.facts(ctx, tx); err != nil {
 			return err
 		}
-		if err := c.diagnoseReferences(ctx, tx, d); err != nil {
-			return err
-		}
 		steps, uses, err = c.projectionPlan(ctx, tx)
 		return err
 	})
@@ -189,45 +186,4 @@ func tableScan(steps []string) string {
 		}
 	}
 	return ""
-}
-
-// Foreign keys of other tables that refer to the custom table: those that keep a delivered event, and those
-// whose tables are read whole for each event that is deleted. See
-// https://sqlite.org/foreignkeys.html#fk_indexes.
-const referencesSQL = `
-SELECT t.name, max(k.on_delete NOT IN ('CASCADE', 'SET NULL', 'SET DEFAULT')), group_concat('"' || replace(k."from", '"', '""') || '"', ', '),
-       max(EXISTS (SELECT 1 FROM pragma_table_info(t.name) WHERE pk = 1 AND name = k."from" COLLATE NOCASE)
-           OR EXISTS (SELECT 1 FROM pragma_index_list(t.name) AS l JOIN pragma_index_info(l.name) AS c
-                      WHERE NOT l.partial AND c.seqno = 0 AND c.name = k."from" COLLATE NOCASE))
-FROM sqlite_schema AS t, pragma_foreign_key_list(t.name) AS k
-WHERE t.type = 'table' AND k."table" = ?1 COLLATE NOCASE
-GROUP BY t.name, k.id ORDER BY t.name, k.id`
-
-// diagnoseReferences adds the foreign keys of other tables that hinder deletes.
-func (c *customTable) diagnoseReferences(ctx context.Context, tx transaction, d *diagnosis) error {
-	const about = "foreign keys"
-	rows, err := tx.tx.QueryContext(ctx, referencesSQL, c.b.config.Table)
-	if err != nil {
-		return err
-	}
-	defer rows.Close()
-	events := db.Quote(c.b.config.Table)
-	for rows.Next() {
-		var (
-			table, columns     string
-			restricts, indexed bool
-		)
-		if err := rows.Scan(&table, &restricts, &columns, &indexed); err != nil {
-			return err
-		}
-		if restricts {
-			d.warn(about, "table "+db.Quote(table)+" keeps delivered events: an event that a row there refers to cannot be deleted",
-				"create that table again with "+columns+" REFERENCES "+events+" ON DELETE SET NULL, or CASCADE")
-		}
-		if !indexed {
-			d.warn(about, "table "+db.Quote(table)+" refers to table "+events+" by columns without an index, and is read whole for each event that is deleted",
-				"CREATE INDEX "+db.Quote(table+"_"+c.b.config.Table)+" ON "+db.Quote(table)+" ("+columns+")")
-		}
-	}
-	return rows.Err()
 }

@@ -31,6 +31,7 @@ func (b *Buffer) Diagnose(ctx context.Context) []buffer.Finding {
 		d.waiting(ctx)
 		d.orphans(ctx)
 		d.deletes(ctx)
+		d.references(ctx)
 	}
 	d.journal(ctx)
 	d.integrity(ctx)
@@ -86,8 +87,10 @@ func (d *diagnosis) tables(ctx context.Context) (ready bool) {
 
 const whyWaitingSQL = `
 SELECT count(*), coalesce(sum(events), 0),
-       coalesce((SELECT error FROM outbox_batches WHERE buffer = ?1 AND state = 'waiting' AND attempts + outages > 0 ORDER BY claimed_at DESC LIMIT 1), '')
-FROM outbox_batches WHERE buffer = ?1 AND state = 'waiting' AND attempts + outages > 0`
+       coalesce((SELECT error FROM outbox_batches
+                 WHERE buffer = ?1 AND (state = 'waiting' AND attempts + outages > 0 OR state = 'delivered' AND error IS NOT NULL) ORDER BY claimed_at DESC LIMIT 1), '')
+FROM outbox_batches
+WHERE buffer = ?1 AND (state = 'waiting' AND attempts + outages > 0 OR state = 'delivered' AND error IS NOT NULL)`
 
 // waiting adds why batches wait.
 func (d *diagnosis) waiting(ctx context.Context) {
@@ -123,24 +126,74 @@ func (d *diagnosis) orphans(ctx context.Context) {
 }
 
 const triggersSQL = `
-SELECT name, sql FROM sqlite_schema WHERE type = 'trigger' AND tbl_name = ?1 COLLATE NOCASE ORDER BY name`
+SELECT name, sql, tbl_name FROM sqlite_schema
+WHERE type = 'trigger' AND (tbl_name = ?1 COLLATE NOCASE OR tbl_name = 'outbox_dead_letters') ORDER BY name`
 
 // deleteIgnored matches the definition of a trigger that may keep rows from being deleted, unless it is AFTER DELETE. A
 // trigger without BEFORE is one.
 var deleteIgnored = regexp.MustCompile(`(?is)(\bafter\s+)?\bdelete\s+on\b.*\braise\s*\(\s*ignore\s*\)`)
 
-// deletes adds what may make a DELETE of a delivered event do nothing.
+// refuses matches the definition of a trigger that may raise an error for what a settle does.
+var refuses = regexp.MustCompile(`(?is)\b(delete|insert)\s+on\b.*\braise\s*\(\s*(abort|fail|rollback)\b`)
+
+// deletes adds what may make a DELETE of a delivered event do nothing, or fail.
 func (d *diagnosis) deletes(ctx context.Context) {
 	const about = "deletes"
 	rows, err := d.b.db.QueryContext(ctx, triggersSQL, d.b.config.Table)
-	triggers, err := db.All(rows, err, func(rows *sql.Rows, t *[2]string) error { return rows.Scan(&t[0], &t[1]) })
+	triggers, err := db.All(rows, err, func(rows *sql.Rows, t *[3]string) error { return rows.Scan(&t[0], &t[1], &t[2]) })
 	if d.failed(about, err) {
 		return
 	}
 	for _, t := range triggers {
-		if found := deleteIgnored.FindStringSubmatch(t[1]); found != nil && found[1] == "" {
+		events := strings.EqualFold(t[2], d.b.config.Table)
+		if found := refuses.FindStringSubmatch(t[1]); found != nil && strings.EqualFold(found[1], "delete") == events {
+			d.warn(about, "trigger "+db.Quote(t[0])+" of table "+db.Quote(t[2])+" may raise an error on "+strings.ToUpper(found[1])+"; where it does so, the batch waits, "+
+				"and the pipeline stalls", "DROP TRIGGER "+db.Quote(t[0]))
+		}
+		if found := deleteIgnored.FindStringSubmatch(t[1]); events && found != nil && found[1] == "" {
 			d.warn(about, "trigger "+db.Quote(t[0])+" of table "+db.Quote(d.b.config.Table)+" fires BEFORE DELETE and calls RAISE(IGNORE); where it does so, "+
 				"delivered events stay in the table, and the pipeline stalls", "DROP TRIGGER "+db.Quote(t[0]))
+		}
+	}
+}
+
+// Foreign keys of other tables that refer to the buffer table: those that keep a delivered event, and those
+// whose tables are read whole for each event that is deleted. See
+// https://sqlite.org/foreignkeys.html#fk_indexes.
+const referencesSQL = `
+SELECT t.name, max(k.on_delete NOT IN ('CASCADE', 'SET NULL', 'SET DEFAULT')), group_concat('"' || replace(k."from", '"', '""') || '"', ', '),
+       max(EXISTS (SELECT 1 FROM pragma_table_info(t.name) WHERE pk = 1 AND name = k."from" COLLATE NOCASE)
+           OR EXISTS (SELECT 1 FROM pragma_index_list(t.name) AS l JOIN pragma_index_info(l.name) AS c
+                      WHERE NOT l.partial AND c.seqno = 0 AND c.name = k."from" COLLATE NOCASE))
+FROM sqlite_schema AS t, pragma_foreign_key_list(t.name) AS k
+WHERE t.type = 'table' AND k."table" = ?1 COLLATE NOCASE
+GROUP BY t.name, k.id ORDER BY t.name, k.id`
+
+// reference is a foreign key of another table.
+type reference struct {
+	table, columns     string
+	restricts, indexed bool
+}
+
+// references adds the foreign keys of other tables that hinder deletes.
+func (d *diagnosis) references(ctx context.Context) {
+	const about = "foreign keys"
+	rows, err := d.b.db.QueryContext(ctx, referencesSQL, d.b.config.Table)
+	all, err := db.All(rows, err, func(rows *sql.Rows, r *reference) error {
+		return rows.Scan(&r.table, &r.restricts, &r.columns, &r.indexed)
+	})
+	if d.failed(about, err) {
+		return
+	}
+	events := db.Quote(d.b.config.Table)
+	for _, r := range all {
+		if r.restricts {
+			d.warn(about, "table "+db.Quote(r.table)+" keeps delivered events: an event that a row there refers to cannot be deleted",
+				"create that table again with "+r.columns+" REFERENCES "+events+" ON DELETE SET NULL, or CASCADE")
+		}
+		if !r.indexed {
+			d.warn(about, "table "+db.Quote(r.table)+" refers to table "+events+" by columns without an index, and is read whole for each event that is deleted",
+				"CREATE INDEX "+db.Quote(r.table+"_"+d.b.config.Table)+" ON "+db.Quote(r.table)+" ("+r.columns+")")
 		}
 	}
 }

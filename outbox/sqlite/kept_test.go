@@ -44,6 +44,28 @@ func TestSettle_KeptEvents(t *testing.T) {
 	}
 }
 
+func TestSettle_Refused(t *testing.T) {
+	t.Parallel()
+	stamp, ranges := harness("outbox_events", buffer.ClaimStamp), harness("outbox_events", buffer.ClaimRange)
+	for name, open := range map[string]func(testing.TB) *buffertest.Fixture{
+		"stamp": func(t testing.TB) *buffertest.Fixture {
+			return stamp.Open(t, buffertest.Options{Claim: buffer.ClaimStamp})
+		},
+		"range": func(t testing.TB) *buffertest.Fixture {
+			return ranges.Open(t, buffertest.Options{Claim: buffer.ClaimRange})
+		},
+		"order": func(t testing.TB) *buffertest.Fixture { return stamp.Open(t, buffertest.Options{Ordered: true}) },
+		"custom table": func(t testing.TB) *buffertest.Fixture {
+			return customHarness("changes", "TEXT").Open(t, buffertest.Options{})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			buffertest.RefusedSettle(t, open(t), "CREATE TRIGGER refuse BEFORE DELETE ON %[1]s WHEN OLD.id = %[2]d BEGIN SELECT RAISE(ABORT, 'not that one'); END", "DROP TRIGGER refuse; SELECT '%s'")
+		})
+	}
+}
+
 func testKept(t *testing.T, f *buffertest.Fixture, keeper string) {
 	t.Helper()
 	key := "a"

@@ -8,6 +8,8 @@ import (
 	"errors"
 	"time"
 
+	sqlite3 "modernc.org/sqlite/lib"
+
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 	"github.com/outboxrelay/relay/outbox/internal/idset"
@@ -221,13 +223,31 @@ SET state = 'waiting', unfinished_leases = ?9, due_at = strftime('%Y-%m-%dT%H:%M
     attempts = ?5, outages = ?6, error = ?7, address = ?8
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'`
 
+	// Events that the sink has hold no key.
 	markDeliveredSQL = `
 UPDATE outbox_batches
-SET state = 'delivered', delivered = ?4, due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?5)
+SET state = 'delivered', delivered = ?4, due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?5), error = NULL,
+    lanes = CASE WHEN json_array_length(?4) < events THEN lanes ELSE '[]' END
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'`
+
+	putOffSQL = `
+UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?4), error = ?5
+WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state = 'delivered'`
+
+	// Only what was delivered stays. Those events may be gone.
+	freeRestSQL = `
+UPDATE outbox_batches
+SET events = json_array_length(?4), delivered = ?4, due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?6),
+    members = CASE WHEN members IS NOT NULL THEN ?5 END, lanes = CASE WHEN lanes IS NOT NULL THEN '[]' END
+WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state = 'delivered'`
+
+	deliveredHoldingSQL = `
+SELECT members, newest_at, oldest_at FROM outbox_batches
+WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state = 'delivered'`
 )
 
-// settle lets the batch wait, or closes its ledger row and calls act, in one transaction.
+// settle lets the batch wait, or closes its ledger row and calls act, in one transaction. If all outcomes are retries of
+// events that were not delivered, of a batch whose delivery is recorded, the row stays.
 func (l ledger) settle(ctx context.Context, batch *buffer.Lease, all []buffer.Outcome,
 	act func(tx transaction, in holding, set *outcomes.Set) error,
 ) error {
@@ -235,7 +255,8 @@ func (l ledger) settle(ctx context.Context, batch *buffer.Lease, all []buffer.Ou
 	if err != nil {
 		return err
 	}
-	return l.b.write(ctx, "settling a batch", func(tx transaction) error {
+	frees := batch.DeliveryRecorded() && set.All == nil && len(set.Delivered)+len(set.Dead) == 0
+	err = l.b.write(ctx, "settling a batch", func(tx transaction) error {
 		if err := l.b.fence(batch); err != nil {
 			return err
 		}
@@ -245,15 +266,45 @@ func (l ledger) settle(ctx context.Context, batch *buffer.Lease, all []buffer.Ou
 				db.Seconds(o.After), o.Attempts, o.Outages, o.Error, o.Address, o.UnfinishedLeases))
 		}
 		var in holding
-		err := tx.row(ctx, closeLedgerSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo).Scan(&in.members, &in.newest, &in.oldest)
+		opening := closeLedgerSQL
+		if frees {
+			opening = deliveredHoldingSQL
+		}
+		err := tx.row(ctx, opening, l.buffer, batch.GroupID.String(), batch.LeaseNo).Scan(&in.members, &in.newest, &in.oldest)
 		if errors.Is(err, sql.ErrNoRows) {
 			return buffer.ErrLeaseLost
 		}
 		if err != nil {
 			return err
 		}
-		return act(tx, in, &set)
+		if err := act(tx, in, &set); err != nil || !frees {
+			return err
+		}
+		return fenced(tx.exec(ctx, freeRestSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo, idsArg(batch.Delivered),
+			idset.Of(batch.Delivered).JSON(), db.Seconds(deleteAgain)))
 	})
+	return l.refused(ctx, batch, err)
+}
+
+// refused makes an error of a settle a *buffer.SettleError if that settle would fail again: a constraint, a trigger.
+func (l ledger) refused(ctx context.Context, batch *buffer.Lease, err error) error {
+	switch db.Code(err) {
+	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG:
+	default:
+		return err
+	}
+	if errors.Is(err, buffer.ErrNotReady) {
+		return err
+	}
+	refused := &buffer.SettleError{Table: l.b.config.Table, RetryIn: buffer.KeptRetry(batch.LeaseNo), Err: err}
+	if batch.DeliveryRecorded() {
+		if err := l.b.write(ctx, "putting off a delete", func(tx transaction) error {
+			return fenced(tx.exec(ctx, putOffSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo, db.Seconds(refused.RetryIn), refused.Error()))
+		}); err != nil {
+			return err
+		}
+	}
+	return refused
 }
 
 // deleteAgain is how long a batch marked delivered waits before its delete is tried again.

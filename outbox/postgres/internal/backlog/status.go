@@ -39,11 +39,12 @@ SELECT leased, waiting, delivered, claimed, fresh.events,
        suspects, coalesce(extract(epoch FROM clock_timestamp() - oldest_suspect) * 1000000, 0)::bigint
 FROM ledger, alone, fresh`
 
+// A delivered batch has an error if its events cannot be deleted.
 const waitsSQL = `
 SELECT coalesce(error, ''), count(*), sum(events),
        (extract(epoch FROM min(due_at) - clock_timestamp()) * 1000000)::bigint,
        (extract(epoch FROM max(due_at) - clock_timestamp()) * 1000000)::bigint
-FROM outbox_batches WHERE buffer = $1 AND state = 'waiting'
+FROM outbox_batches WHERE buffer = $1 AND (state = 'waiting' OR state = 'delivered' AND error IS NOT NULL)
 GROUP BY error ORDER BY count(*) DESC, min(due_at) LIMIT $2::bigint`
 
 // Status implements buffer.Inspector.

@@ -33,6 +33,9 @@ func (t *Table) SettleSteps(with *ledger.Settlement, o *outcomes.Set) []pg.Step 
 	for _, r := range o.Retry {
 		steps = append(steps, s.regroup(r))
 	}
+	if step, ok := s.FreeRest(o); ok {
+		return append(steps, step)
+	}
 	delivered, dead := o.IDs(s.Batch)
 	plainSQL, archivedSQL := deleteSQL, archiveDeletedSQL
 	if s.Batch.DeliveryRecorded() {

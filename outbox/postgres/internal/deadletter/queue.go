@@ -344,6 +344,9 @@ func (q *Queue) settleSteps(s *ledger.Settlement, o *outcomes.Set) []pg.Step {
 	for _, r := range o.Retry {
 		steps = append(steps, pg.Step{SQL: s.Tables.SQL(regroupSQL), Args: append(s.RegroupArgs(r, pg.IDArray(r.IDs)), q.base.Pipeline)})
 	}
+	if step, ok := s.FreeRest(o); ok {
+		return append(steps, step)
+	}
 	recorded := s.Batch.DeliveryRecorded()
 	if len(o.Delivered) > 0 {
 		sql, ids := markNotifiedSQL, pg.Null

@@ -58,7 +58,8 @@ func (d *diagnosis) claim(ctx context.Context, events catalog.Table) {
 
 const whyWaitingSQL = `
 SELECT count(*)::text, coalesce(sum(events), 0)::text, coalesce((array_agg(error ORDER BY claimed_at DESC))[1], '')
-FROM outbox_batches WHERE buffer = $1 AND state = 'waiting' AND attempts + outages > 0`
+FROM outbox_batches
+WHERE buffer = $1 AND (state = 'waiting' AND attempts + outages > 0 OR state = 'delivered' AND error IS NOT NULL)`
 
 // waiting adds why batches wait.
 func (d *diagnosis) waiting(ctx context.Context) {

@@ -29,7 +29,6 @@ func (d *diagnosis) custom(ctx context.Context, events catalog.Table) {
 	} else {
 		d.uuidKey(ctx, events)
 	}
-	d.references(ctx, events)
 	d.triggers(ctx, events)
 	d.projectedRows(ctx, events)
 	d.projection(ctx)
@@ -96,32 +95,6 @@ func (d *diagnosis) uuidKey(ctx context.Context, events catalog.Table) {
 	}
 	d.warn(aboutCustom, column+": each claim reads all of the table, in no order; "+withoutCursor+"; name a growing column as source.cursor, or at least create an index: "+
 		"CREATE INDEX ON "+events.Quoted+" ("+key.Quoted+") WHERE group_id IS NULL", fix)
-}
-
-const referencesSQL = `
-SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), quote_ident(k.conname), (k.confdeltype IN ('a', 'r'))::text,
-       (SELECT string_agg(quote_ident(a.attname), ', ' ORDER BY u.n)
-        FROM unnest(k.conkey) WITH ORDINALITY u(column_number, n) JOIN pg_attribute a ON a.attrelid = k.conrelid AND a.attnum = u.column_number),
-       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = k.conrelid AND i.indisvalid AND i.indpred IS NULL
-                 AND (string_to_array(i.indkey::text, ' ')::int2[])[1:cardinality(k.conkey)] @> k.conkey)::text
-FROM pg_constraint k JOIN pg_class c ON c.oid = k.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE k.contype = 'f' AND k.confrelid = $1::regclass
-ORDER BY 1, 2`
-
-// references adds foreign keys of other tables that prevent deletes or make them slow.
-func (d *diagnosis) references(ctx context.Context, events catalog.Table) {
-	const about = "foreign keys"
-	d.query(ctx, about, referencesSQL, func(v []string) {
-		table, constraint, prevents, columns, indexed := v[0], v[1], v[2] == "true", v[3], v[4] == "true"
-		if prevents {
-			d.warn(about, "constraint "+constraint+" of table "+table+" prevents the delete of delivered events",
-				"ALTER TABLE "+table+" DROP CONSTRAINT "+constraint+" (or make it ON DELETE SET NULL, or CASCADE)")
-		}
-		if !indexed {
-			d.warn(about, "table "+table+" references table "+events.Quoted+" by columns without an index; each deleted event reads all of it",
-				"CREATE INDEX ON "+table+" ("+columns+")")
-		}
-	}, events.Quoted)
 }
 
 // Bit 8 of tgtype is DELETE, 16 is UPDATE.

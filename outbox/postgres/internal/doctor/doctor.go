@@ -71,7 +71,10 @@ func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 	d.state = c.State()
 	d.owner(ctx)
 	d.rowSecurity(ctx, events)
-	d.deletes(ctx, events)
+	if d.state != nil {
+		d.deletes(ctx, events)
+	}
+	d.references(ctx, events)
 	d.claim(ctx, events)
 	d.waiting(ctx)
 	d.wakeUps(ctx, events)

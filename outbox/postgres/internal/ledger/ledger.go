@@ -46,9 +46,11 @@ func (l *Ledger) Renew(ctx context.Context, batch *buffer.Lease, lease time.Dura
 	return err
 }
 
+// Events that the sink has hold no key.
 const markDeliveredSQL = `
 UPDATE outbox_batches
-SET state = 'delivered', delivered = $4::bigint[], due_at = clock_timestamp() + $5::interval
+SET state = 'delivered', delivered = $4::bigint[], due_at = clock_timestamp() + $5::interval, error = NULL,
+    lanes = CASE WHEN cardinality($4::bigint[]) < events THEN lanes ELSE '{}' END
 WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'`
 
 // deliveredRetry is how long a delivered batch waits if its events are locked.
@@ -58,6 +60,15 @@ const deliveredRetry = time.Second
 func (l *Ledger) MarkDelivered(ctx context.Context, batch *buffer.Lease, delivered []int64) error {
 	return l.update(ctx, "marking a batch delivered", batch, markDeliveredSQL, []string{pg.IDArray(delivered), pg.Interval(deliveredRetry)},
 		"synchronous_commit", "off")
+}
+
+const putOffSQL = `
+UPDATE outbox_batches SET due_at = clock_timestamp() + $4::interval, error = $5
+WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state = 'delivered'`
+
+// putOff lets a batch wait whose delivery is recorded, because its events cannot be deleted now.
+func (l *Ledger) putOff(ctx context.Context, batch *buffer.Lease, wait time.Duration, why error) error {
+	return l.update(ctx, "putting off a delete", batch, putOffSQL, []string{pg.Interval(wait), pg.Text(why.Error())}, "synchronous_commit", "off")
 }
 
 // update changes the batch's row, if this lease is still its last. args are the parameters from $4 on.

@@ -2,8 +2,10 @@ package ledger
 
 import (
 	"context"
+	"errors"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/idset"
 	"github.com/outboxrelay/relay/outbox/internal/outcomes"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
@@ -75,10 +77,12 @@ func (s *Settlement) Run(ctx context.Context, o *outcomes.Set, steps []pg.Step) 
 	err := b.DB.RetryTx(ctx, append([]pg.Step{begin, s.fence(o)}, steps...), pg.CodeSerialization)
 	switch {
 	case err != nil:
-		return b.Explain(ctx, "settling a batch", err)
+		return s.refused(ctx, b.Explain(ctx, "settling a batch", err))
 	case !s.fenced:
 		return buffer.ErrLeaseLost
 	case o.RetriesWhole():
+		return nil
+	case s.frees(o):
 		return nil
 	case !s.Batch.DeliveryRecorded():
 		return s.recordKept(ctx, recorded)
@@ -86,6 +90,20 @@ func (s *Settlement) Run(ctx context.Context, o *outcomes.Set, steps []pg.Step) 
 		return s.lockedOrKept(ctx)
 	}
 	return nil
+}
+
+// refused makes an error of a settle a *buffer.SettleError if that settle would fail again.
+func (s *Settlement) refused(ctx context.Context, err error) error {
+	if !pg.IsRefused(err) || errors.Is(err, buffer.ErrNotReady) {
+		return err
+	}
+	refused := &buffer.SettleError{Table: s.Tables.Buffer, RetryIn: buffer.KeptRetry(s.Batch.LeaseNo), Err: err}
+	if s.Batch.DeliveryRecorded() {
+		if err := s.Ledger.putOff(ctx, s.Batch, refused.RetryIn, refused); err != nil {
+			return err
+		}
+	}
+	return refused
 }
 
 func (s *Settlement) fence(o *outcomes.Set) pg.Step {
@@ -104,6 +122,27 @@ func (s *Settlement) fence(o *outcomes.Set) pg.Step {
 		s.fenced, s.newest = true, string(v[1])
 		return nil
 	}}
+}
+
+// freeRestSQL keeps of a delivered batch only what was delivered. Those events may be gone.
+const freeRestSQL = `
+UPDATE outbox_batches SET events = cardinality($4::bigint[]), delivered = $4::bigint[],
+       members = CASE WHEN members IS NOT NULL THEN $5::int8multirange END, lanes = CASE WHEN lanes IS NOT NULL THEN '{}'::int[] END
+WHERE current_setting('relay.fenced') = '1' AND buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint`
+
+// frees reports whether the settle only gives a new group_id to the events of a delivered batch that were not delivered.
+func (s *Settlement) frees(o *outcomes.Set) bool {
+	return s.Batch.DeliveryRecorded() && o.All == nil && len(o.Delivered)+len(o.Dead) == 0
+}
+
+// FreeRest is the step about the ledger row after such retries; ok is false if the settle is another one.
+func (s *Settlement) FreeRest(o *outcomes.Set) (step pg.Step, ok bool) {
+	if !s.frees(o) {
+		return step, false
+	}
+	return pg.Step{SQL: s.Tables.SQL(freeRestSQL), Args: []string{
+		s.Ledger.name(s.Tables), s.Batch.GroupID.String(), pg.Int(s.Batch.LeaseNo), pg.IDArray(s.Batch.Delivered), idset.Of(s.Batch.Delivered).Multirange(),
+	}}, true
 }
 
 // Bounds are group_id, first id and last id of the batch.

@@ -158,6 +158,9 @@ func (s *Settlement) EventSteps(o *outcomes.Set) []pg.Step {
 	for _, r := range o.Retry {
 		steps = append(steps, s.regroup(r)...)
 	}
+	if step, ok := s.FreeRest(o); ok {
+		return append(steps, step)
+	}
 	gone, dead := o.IDs(s.Batch)
 	if !s.Tables.Archive { // then both are only deleted
 		gone, dead = append(gone, dead...), nil

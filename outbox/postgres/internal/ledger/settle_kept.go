@@ -116,8 +116,9 @@ func (s *Settlement) lockedOrKept(ctx context.Context) error {
 	if kept == 0 {
 		return buffer.ErrLocked
 	}
-	if err := s.Ledger.Renew(ctx, s.Batch, buffer.KeptRetry(s.Batch.LeaseNo)); err != nil {
-		return err
+	err := s.keptError(kept)
+	if putOffErr := s.Ledger.putOff(ctx, s.Batch, buffer.KeptRetry(s.Batch.LeaseNo), err); putOffErr != nil {
+		return putOffErr
 	}
-	return s.keptError(kept)
+	return err
 }
