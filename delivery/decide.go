@@ -264,12 +264,32 @@ func (p *policy) freeRest(l *buffer.Lease) []buffer.Outcome {
 	return outcomes[1:]
 }
 
-// putOff lets a batch wait of which nothing was delivered, and which the database refuses to settle. It was sent, so it is
-// not fresh.
-func putOff(l *buffer.Lease, refused *buffer.SettleError) []buffer.Outcome {
-	return []buffer.Outcome{{
+// putOff lets events wait of a batch of which nothing was delivered, and which the database refuses to settle because of a dead
+// letter. What is to be retried is retried; if order is kept, the batch stays whole instead. dead are the outcomes that need
+// no other send, of all events in the batch with that group_id, which is uuid.Nil if there are none.
+func (p *policy) putOff(l *buffer.Lease, outcomes []buffer.Outcome, refused *buffer.SettleError) (waiting, dead []buffer.Outcome, group uuid.UUID) {
+	wait := buffer.Outcome{ // it was sent, so it is not fresh
 		Verdict: buffer.Retry, GroupID: l.GroupID, Attempts: l.Attempts, Outages: max(1, l.Outages), After: refused.RetryIn, Error: refused.Error(),
-	}}
+	}
+	var retried []buffer.Outcome
+	for _, o := range outcomes {
+		if o.Verdict == buffer.Dead {
+			dead = append(dead, o)
+			wait.IDs = append(wait.IDs, o.IDs...)
+		} else {
+			retried = append(retried, o)
+		}
+	}
+	switch {
+	case len(retried) == 0:
+		wait.IDs = nil
+		return []buffer.Outcome{wait}, dead, l.GroupID
+	case len(dead) == 0 || p.ordered:
+		wait.IDs = nil
+		return []buffer.Outcome{wait}, nil, uuid.Nil
+	}
+	wait.GroupID = buffer.NewGroupID()
+	return append(retried, wait), dead, wait.GroupID
 }
 
 // released puts back a batch that is not sent because the relay stops, due at once. A batch that

@@ -49,11 +49,13 @@ func (k *keptBatches) add(groupID uuid.UUID, err error, retryIn time.Duration, l
 	k.batches[groupID] = keptBatch{err, now.Add(retryIn + keptGrace)}
 }
 
-// remove forgets a batch that is settled.
-func (k *keptBatches) remove(groupID uuid.UUID) {
+// remove forgets batches that are settled.
+func (k *keptBatches) remove(groupIDs ...uuid.UUID) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	delete(k.batches, groupID)
+	for _, groupID := range groupIDs {
+		delete(k.batches, groupID)
+	}
 }
 
 // newest forgets batches whose time is over, and returns the error of the batch that was tried last; nil if there is none.

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
@@ -53,17 +55,27 @@ func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcome
 		}
 		delivered := deliveredIDs(l, outcomes)
 		record := len(delivered) > 0 && !l.DeliveryRecorded()
-		var then func(ctx context.Context) error
+		var (
+			then  func(ctx context.Context) error
+			dead  []buffer.Outcome
+			group uuid.UUID
+		)
 		switch {
 		case record: // the next owner deletes them
 			then = func(ctx context.Context) error { return w.settler.MarkDelivered(ctx, l, delivered) }
 		case isRefused:
-			then = func(ctx context.Context) error { return w.settler.Settle(ctx, l, putOff(l, refused)) }
+			var waiting []buffer.Outcome
+			waiting, dead, group = w.policy.putOff(l, outcomes, refused)
+			if crashLoops(l) || errors.Is(l.NotRead, buffer.ErrKillsReader) {
+				staySuspect(l, waiting)
+			}
+			then = func(ctx context.Context) error { return w.settler.Settle(ctx, l, waiting) }
 		}
 		if then != nil {
 			thenErr := w.settleStep(stop, l, then)
 			switch {
 			case thenErr == nil && isRefused:
+				w.unsettled.putOff(group, dead)
 				return refused
 			case thenErr == nil:
 				return buffer.ErrLocked

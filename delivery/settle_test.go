@@ -212,9 +212,9 @@ func TestFinishDelivered_SendsOnlyTheRest(t *testing.T) {
 	expect(t, "sends", b.sends, 0)
 	expect(t, "put back", putBack, true)
 	expect(t, "due in", dueIn, 0)
-	got := fmt.Sprint(b.settled[0].Verdict, b.settled[0].IDs, b.settled[1].Verdict, b.settled[1].IDs, b.settled[1].Attempts)
-	expect(t, "outcomes", got, "delivered [102 104] retry [101 103] 2")
-	if id := b.settled[1].GroupID; id == batch.GroupID || id == uuid.Nil {
+	got := fmt.Sprint(b.settled[0].Verdict, b.settled[0].IDs, b.settled[0].Attempts)
+	expect(t, "outcomes", got, "retry [101 103] 2")
+	if id := b.settled[0].GroupID; id == batch.GroupID || id == uuid.Nil {
 		t.Errorf("the rest has group_id %v; want a new one", id)
 	}
 
@@ -305,7 +305,7 @@ func TestSuspect_StaysOneUntilItIsSent(t *testing.T) {
 		}, []int{3}},
 		{"not projected in part", 2, func(_ *workerHarness, l *buffer.Lease) { reject(l, buffer.ErrNotProjected, 0) }, []int{0, 2}},
 		{"its projection fails", 2, func(_ *workerHarness, l *buffer.Lease) { l.FailProjection(buffer.ErrDatabaseUnavailable) }, []int{3}},
-		{"its delivery is recorded in part", 2, func(_ *workerHarness, l *buffer.Lease) { l.Delivered = l.IDs()[:1] }, []int{0, 0}},
+		{"its delivery is recorded in part", 2, func(_ *workerHarness, l *buffer.Lease) { l.Delivered = l.IDs()[:1] }, []int{0}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -848,4 +848,41 @@ func TestWork_RefusedSettle(t *testing.T) {
 	expect(t, "outages", last[0].Outages, 1)
 	expect(t, "wait", last[0].After, refused.RetryIn)
 	expect(t, "group_id", last[0].GroupID, dead.GroupID)
+
+	// The same process settles the same outcomes again, and does not send it again.
+	b.settle = nil
+	_, _, err = b.work(t, dead)
+	expectError(t, err, nil)
+	expect(t, "sends", b.sends, 2)
+	expect(t, "outcomes", describe(b.settled), describe(b.settles[0]))
+	expect(t, "verdict", b.settled[0].Verdict, buffer.Dead)
+	expectError(t, b.Kept(), nil)
+}
+
+// TestWork_RefusedDeadLetter: what was to be retried does not wait for the dead letter, unless order is kept.
+func TestWork_RefusedDeadLetter(t *testing.T) {
+	t.Parallel()
+	refused := &buffer.SettleError{Table: "public.outbox_events", RetryIn: 4 * time.Second, Err: errors.New("no")}
+	answer := &sink.BatchError{Events: []sink.EventError{
+		{Index: 0, Err: sink.Unavailable(errDown)}, {Index: 1, Err: sink.Permanent(errBad)}, {Index: 2, Err: sink.Unavailable(errDown)},
+	}}
+	for name, c := range map[string]struct {
+		ordered bool
+		want    string
+	}{
+		"without order": {false, "retry [101 103] retry [102]"},
+		"in order":      {true, "retry []"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newHarness(func(config *delivery.Config) { config.Ordered = c.ordered })
+			_, _, err := b.work(t, batchOf(1)) // the sink accepts others
+			expectError(t, err, nil)
+			b.answer(answer)
+			b.settles, b.settle = nil, upTo(1, refused)
+			_, _, err = b.work(t, batchOf(3))
+			expectError(t, err, nil)
+			expect(t, "outcomes", describe(b.settles[1]), c.want)
+		})
+	}
 }

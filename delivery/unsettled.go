@@ -19,7 +19,9 @@ type unsettled struct {
 
 type acceptedIDs struct {
 	ids []int64
-	at  time.Time
+	// dead are the outcomes of a batch that the database refused to settle.
+	dead []buffer.Outcome
+	at   time.Time
 }
 
 func (u *unsettled) remember(l *buffer.Lease, outcomes []buffer.Outcome) {
@@ -27,13 +29,31 @@ func (u *unsettled) remember(l *buffer.Lease, outcomes []buffer.Outcome) {
 	if len(ids) == 0 {
 		return
 	}
+	u.put(l.GroupID, acceptedIDs{ids: ids, at: time.Now()})
+}
+
+// putOff remembers the outcomes of a batch that waits because the database refused its dead letters, so that it need not be sent again.
+func (u *unsettled) putOff(groupID uuid.UUID, dead []buffer.Outcome) {
+	if len(dead) > 0 {
+		u.put(groupID, acceptedIDs{dead: dead, at: time.Now()})
+	}
+}
+
+// refused returns these outcomes; nil if none are known.
+func (u *unsettled) refused(groupID uuid.UUID) []buffer.Outcome {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.batches[groupID].dead
+}
+
+func (u *unsettled) put(groupID uuid.UUID, one acceptedIDs) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	maps.DeleteFunc(u.batches, func(_ uuid.UUID, one acceptedIDs) bool { return time.Since(one.at) > historyExpires }) // another process has it
 	if u.batches == nil || len(u.batches) >= maxBatches {
 		u.batches = map[uuid.UUID]acceptedIDs{}
 	}
-	u.batches[l.GroupID] = acceptedIDs{ids, time.Now()}
+	u.batches[groupID] = one
 }
 
 // accepted returns the ids that the sink accepted of the batch; nil if nothing is known.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -124,6 +125,7 @@ type attempt struct {
 	deferred bool          // not sent, because its address or the sink is unavailable
 	unsent   bool          // not sent, so nothing is known of a suspect
 	deletes  bool          // what was delivered is deleted after this
+	again    bool          // decided before, and refused by the database
 	sent     bool          // or tried to be
 	took     time.Duration // by the Send
 	answer   Answer
@@ -156,7 +158,9 @@ func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot Acqu
 	if a.unsent {
 		staySuspect(l, a.outcomes)
 	}
-	w.log(leaseCtx, l, &a)
+	if !a.again {
+		w.log(leaseCtx, l, &a)
+	}
 	r := Report{Sent: a.took, Answer: a.answer}
 	began := time.Now()
 	if err := w.settle(leaseCtx, stop, l, a.outcomes, unsettled); err != nil {
@@ -173,9 +177,12 @@ func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot Acqu
 		}
 		return r, err
 	}
-	if a.deletes {
+	switch {
+	case a.deletes:
 		r.PutBack, r.DueIn = true, time.Second
-	} else {
+	case a.again:
+		w.kept.remove(append(slices.Clone(l.Origins), l.GroupID)...) // it was refused under one of these
+	default:
 		w.kept.remove(l.GroupID)
 	}
 	r.Settled = time.Since(began)
@@ -211,6 +218,9 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 		return attempt{outcomes: w.policy.finishDelivered(l, l.Delivered)}, nil
 	case crashLoops(l):
 		return attempt{outcomes: w.crashLooping(ctx, l), unsent: true}, nil
+	}
+	if outcomes := w.unsettled.refused(l.GroupID); outcomes != nil {
+		return attempt{outcomes: outcomes, again: true}, nil
 	}
 	if outcomes := w.policy.decideRejected(l); outcomes != nil {
 		return attempt{outcomes: outcomes, unsent: true}, nil

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -188,6 +190,40 @@ func TestSettle_Refused(t *testing.T) {
 	k.add(ids, of)
 	k.add(more, of)
 	k.expectOrder(t, arrived)
+	testserver.Eventually(t, p.Ready)
+}
+
+// A trigger refuses a dead letter: its event stays, is not sent again for it, and becomes a dead letter when the trigger has gone.
+func TestSettle_RefusedDeadLetter(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	d.exec(t, "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''full''; END'")
+	d.exec(t, "CREATE TRIGGER refuse BEFORE INSERT ON outbox_dead_letters FOR EACH ROW EXECUTE FUNCTION refuse()")
+	var refusals atomic.Int32
+	ids := d.insert(t, "orders", 110)
+	p := start(t, d.buffer(t, "relay"), &sendHook{poison(to), func(_ context.Context, b *buffer.Batch, next func() error) error {
+		if slices.Contains(b.IDs(), 101) {
+			refusals.Add(1)
+		}
+		return next()
+	}}, oneBatch)
+	to.expectArrivals(t, "orders", 109)
+	testserver.Eventually(t, func() error {
+		if n := queryValue[int](t, d, "SELECT coalesce(max(lease_no), 0)::int FROM outbox_batches"); n < 3 {
+			return fmt.Errorf("%d leases; want several tries", n)
+		}
+		return nil
+	})
+	if err := p.Ready(); err == nil || !strings.Contains(err.Error(), "refuses to settle") {
+		t.Errorf("ready: %v; want stalled", err)
+	}
+	testkit.Equal(t, "sends of the refused event", refusals.Load(), 1)
+	d.exec(t, "DROP TRIGGER refuse ON outbox_dead_letters")
+	d.exec(t, "UPDATE outbox_batches SET due_at = least(due_at, clock_timestamp() + interval '1 s')")
+	d.expectDrained(t)
+	dead, _ := d.dead(t)
+	testkit.Equal(t, "dead letters", fmt.Sprint(dead), fmt.Sprint(ids[100:101]))
+	expectOnce(t, to.arrived(t, "orders"), slices.Concat(ids[:100], ids[101:]))
 	testserver.Eventually(t, p.Ready)
 }
 

@@ -118,7 +118,7 @@ func testKept(t *testing.T, f *buffertest.Fixture, keeper [2]string) {
 
 // refusal is a trigger that raises.
 var refusal = [2]string{
-	"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''not that one''; END'; " +
+	"CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''not that one'' USING ERRCODE = ''45000''; END'; " +
 		"CREATE TRIGGER refuse BEFORE DELETE ON %[1]s FOR EACH ROW WHEN (OLD.id = %[2]d) EXECUTE FUNCTION refuse()",
 	"DROP TRIGGER refuse ON %s",
 }
@@ -146,6 +146,23 @@ func TestSettle_Refused(t *testing.T) {
 		buffertest.RefusedSettle(t, newMigratedDB(t, buffertest.Options{}).fixture(t, "outbox_events", "orders"),
 			"CREATE TABLE audit (id bigint CONSTRAINT refers REFERENCES %[1]s (id)); INSERT INTO audit VALUES (%[2]d)", "DROP TABLE audit; SELECT '%s'")
 	})
+}
+
+// TestSettle_RefusedPrivilege: a role that lost a privilege while the relay runs.
+func TestSettle_RefusedPrivilege(t *testing.T) {
+	t.Parallel()
+	p := newMigratedDB(t, buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+	o := opened(t, p.asRole(t, "relay_", "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public", "GRANT USAGE ON ALL SEQUENCES IN SCHEMA public"), buffer.SupervisorPolicy{})
+	f.Insert(t, outbox.Event{Topic: "t", Payload: []byte("1")})
+	b, err := o.Claim(t.Context(), 10, lease)
+	check(t, err)
+	f.Exec(t, "DO $$ BEGIN EXECUTE 'REVOKE DELETE ON outbox_events FROM ' || (SELECT grantee FROM information_schema.role_table_grants WHERE table_name = 'outbox_events' AND grantee LIKE 'relay_%' LIMIT 1); END $$")
+	err = o.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Delivered}})
+	if _, refused := errors.AsType[*buffer.SettleError](err); !refused || !strings.Contains(err.Error(), "DELETE") {
+		t.Fatalf("got %v; want a *buffer.SettleError that names the privilege", err)
+	}
+	check(t, o.MarkDelivered(t.Context(), b, b.IDs()))
 }
 
 // TestSettle_KeptAgain: once a DELETE has left events, a settle records what is left in its own transaction, so that no

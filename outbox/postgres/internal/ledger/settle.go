@@ -77,7 +77,7 @@ func (s *Settlement) Run(ctx context.Context, o *outcomes.Set, steps []pg.Step) 
 	err := b.DB.RetryTx(ctx, append([]pg.Step{begin, s.fence(o)}, steps...), pg.CodeSerialization)
 	switch {
 	case err != nil:
-		return s.refused(ctx, b.Explain(ctx, "settling a batch", err))
+		return s.refused(ctx, err, b.Explain(ctx, "settling a batch", err))
 	case !s.fenced:
 		return buffer.ErrLeaseLost
 	case o.RetriesWhole():
@@ -92,9 +92,9 @@ func (s *Settlement) Run(ctx context.Context, o *outcomes.Set, steps []pg.Step) 
 	return nil
 }
 
-// refused makes an error of a settle a *buffer.SettleError if that settle would fail again.
-func (s *Settlement) refused(ctx context.Context, err error) error {
-	if !pg.IsRefused(err) || errors.Is(err, buffer.ErrNotReady) {
+// refused makes err, which explains the cause of a failed settle, a *buffer.SettleError if that settle would fail again.
+func (s *Settlement) refused(ctx context.Context, cause, err error) error {
+	if !pg.IsRefused(cause) || errors.Is(err, buffer.ErrNotReady) && pg.Code(cause) != pg.CodeNoPrivilege {
 		return err
 	}
 	refused := &buffer.SettleError{Table: s.Tables.Buffer, RetryIn: buffer.KeptRetry(s.Batch.LeaseNo), Err: err}

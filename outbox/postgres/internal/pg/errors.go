@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -16,7 +15,6 @@ import (
 // Codes of https://www.postgresql.org/docs/current/errcodes-appendix.html
 const (
 	CodeReadOnly           = "25006"
-	CodeNotInState         = "55000" // such as a DELETE that a publication needs a replica identity for
 	CodeNoStatement        = "26000"
 	CodeDuplicateStatement = "42P05"
 	CodeResultChanged      = "0A000"
@@ -57,13 +55,14 @@ func IsStatementError(err error) bool {
 	return c != ""
 }
 
-// refused are the classes of errors that a statement gets again if it is repeated: constraints, triggers, rules, privileges.
-var refused = []string{"09", "21", "22", "23", "27", "2F", "38", "39", "3F", "42", "44", "54", CodeNotInState, "P0"}
-
-// IsRefused reports whether the server refuses what a statement does to a row.
+// IsRefused reports whether the server refuses what a statement does to a row, and would again: a constraint, a privilege, a
+// trigger, which may raise any code.
 func IsRefused(err error) bool {
-	c := Code(err)
-	return c != CodeDuplicateStatement && slices.ContainsFunc(refused, func(class string) bool { return strings.HasPrefix(c, class) })
+	switch Code(err) {
+	case CodeReadOnly, CodeNoStatement, CodeDuplicateStatement, CodeResultChanged, CodeCancelled:
+		return false
+	}
+	return IsStatementError(err)
 }
 
 // IsDataError reports whether the server cannot compute or send a value.
