@@ -74,6 +74,20 @@ var batchMutants = []mutant{
 		new:  `		"synchronous_commit", "off", "plan_cache_mode",`,
 		pkg:  "./outbox/postgres", test: "TestClaim_SynchronousCommit",
 	},
+	{
+		name: "an UPDATE that stamps nothing is a claim",
+		file: "outbox/postgres/internal/claim/stamp.go",
+		old:  "CASE WHEN count(*) = (SELECT count(*) FROM stamped WHERE group_id = $2::uuid) THEN count(*) END",
+		new:  "count(*)",
+		pkg:  "./outbox/postgres", test: "TestClaim_Unstamped/stamp",
+	},
+	{
+		name: "an UPDATE that stamps nothing is a claim, on SQLite",
+		file: "outbox/sqlite/claim.go",
+		old:  "if err == nil && updated != int64(events) {",
+		new:  "if err == nil && updated > int64(events) {",
+		pkg:  "./outbox/sqlite", test: "TestClaim_Unstamped",
+	},
 	// Settle.
 	{
 		name: "a delete that deletes nothing goes unnoticed",
@@ -106,8 +120,8 @@ var batchMutants = []mutant{
 	{
 		name: "a settle that the database refuses is an outage of the database, on SQLite",
 		file: "outbox/sqlite/ledger.go",
-		old:  "	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR,",
-		new:  "	case sqlite3.SQLITE_ERROR,",
+		old:  "var refusals = []int{sqlite3.SQLITE_CONSTRAINT, ",
+		new:  "var refusals = []int{",
 		pkg:  "./outbox/sqlite", test: "TestSettle_Refused",
 	},
 	{

@@ -60,6 +60,18 @@ func (e *SettleError) Error() string {
 
 func (e *SettleError) Unwrap() error { return e.Err }
 
+// UnstampedError is the error of a claim or a settle whose UPDATE left events without the new group_id, and without an error.
+// Nothing was changed.
+type UnstampedError struct {
+	// Table is the buffer.
+	Table string
+}
+
+func (e *UnstampedError) Error() string {
+	return "events of table " + e.Table + " were not stamped with a group_id: a trigger or a rule on UPDATE keeps the old one; " +
+		"let the relay update group_id (relay doctor names the cause); until then they are not sent"
+}
+
 // KeptRetry is how long a batch waits whose delete left events or was refused, by its lease_no: 2 s, doubled each time, up to a minute.
 func KeptRetry(leaseNo int64) time.Duration {
 	return min(time.Second<<min(max(leaseNo, 1), 6), time.Minute)

@@ -37,6 +37,16 @@ func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*bu
 	return batch, err
 }
 
+// stamped returns a check of an UPDATE that is to give so many events a group_id. A trigger may keep the old one, without an error.
+func (b *Buffer) stamped(events int) func(updated int64, err error) error {
+	return func(updated int64, err error) error {
+		if err == nil && updated != int64(events) {
+			return &buffer.UnstampedError{Table: b.config.Table}
+		}
+		return err
+	}
+}
+
 // claim runs take, which makes a batch of events beyond from, in a transaction. take returns the first
 // event that it left behind, 0 for none; errNothing if it made no batch.
 func (b *Buffer) claim(ctx context.Context, lease time.Duration,

@@ -24,6 +24,11 @@ DELETE FROM custom_events
 WHERE group_id IS ?1 AND custom_id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR custom_id IN (SELECT value FROM json_each(?4)))`
 
+	countCustomSQL = `
+SELECT count(*) FROM custom_events
+WHERE group_id IS ?1 AND custom_id BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR custom_id IN (SELECT value FROM json_each(?4)))`
+
 	regroupCustomSQL = `
 UPDATE custom_events SET group_id = ?5
 WHERE group_id IS ?1 AND custom_id BETWEEN ?2 AND ?3
@@ -69,8 +74,11 @@ func (c *customTable) remove(ctx context.Context, tx transaction, batch *buffer.
 
 func (c *customTable) regroup(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) error {
 	which = tx.shape.stamped(which, batch.GroupID)
-	_, err := tx.exec(ctx, regroupCustomSQL, append(which.args()[:4], tx.shape.stampOf(o.GroupID))...)
-	return err
+	var events int
+	if err := tx.row(ctx, countCustomSQL, which.args()[:4]...).Scan(&events); err != nil {
+		return err
+	}
+	return c.b.stamped(events)(tx.exec(ctx, regroupCustomSQL, append(which.args()[:4], tx.shape.stampOf(o.GroupID))...))
 }
 
 // each calls act for every event of the batch that still exists, with what was sent of it and its row. For an

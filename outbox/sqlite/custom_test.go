@@ -13,7 +13,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/outboxrelay/relay/internal/testkit"
+	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
@@ -135,13 +137,49 @@ func TestCustomTable_RowidColumn(t *testing.T) {
 	}
 }
 
+// TestClaim_Unstamped: a trigger keeps events from being stamped, without an error.
+func TestClaim_Unstamped(t *testing.T) {
+	t.Parallel()
+	for name, opt := range map[string]buffertest.Options{"stamp": {Claim: buffer.ClaimStamp}, "order": {Ordered: true}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f := harness("outbox_events", buffer.ClaimStamp).Open(t, opt)
+			event := outbox.Event{Topic: "t", Payload: []byte("1")}
+			ids := f.Insert(t, event, event, event)
+			b, err := f.Buffer.Claim(t.Context(), 2, time.Hour)
+			testkit.NoError(t, err)
+			f.Exec(t, "CREATE TRIGGER ignores BEFORE UPDATE ON outbox_events BEGIN SELECT RAISE(IGNORE); END")
+			claimed, err := f.Buffer.Claim(t.Context(), 10, time.Hour)
+			if _, unstamped := errors.AsType[*buffer.UnstampedError](err); !unstamped || claimed != nil {
+				t.Fatalf("claimed %+v, %v; want a *buffer.UnstampedError", claimed, err)
+			}
+			err = f.Buffer.Settle(t.Context(), b, []buffer.Outcome{
+				{Verdict: buffer.Delivered, IDs: ids[:1]},
+				{Verdict: buffer.Retry, IDs: ids[1:2], GroupID: buffer.NewGroupID()},
+			})
+			if _, refused := errors.AsType[*buffer.SettleError](err); !refused {
+				t.Fatalf("settled: %v; want a *buffer.SettleError", err)
+			}
+			testkit.Equal(t, "batches", len(f.Ledger(t)), 1)
+			found := f.Buffer.(buffer.Diagnoser).Diagnose(t.Context())
+			if !slices.ContainsFunc(found, func(one buffer.Finding) bool { return one.Subject == "updates" && one.Fix == `DROP TRIGGER "ignores"` }) {
+				t.Errorf("doctor: %+v", found)
+			}
+			f.Exec(t, "DROP TRIGGER ignores")
+			b, err = f.Buffer.Claim(t.Context(), 10, time.Hour)
+			testkit.NoError(t, err)
+			testkit.Equal(t, "claimed", fmt.Sprint(b.IDs()), fmt.Sprint(ids[2:]))
+		})
+	}
+}
+
 // TestClaim_CustomTableStampRefused: a claim fails if not all of its events could be stamped.
 func TestClaim_CustomTableStampRefused(t *testing.T) {
 	t.Parallel()
 	db, b := newCustom(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT); INSERT INTO t (payload) VALUES (1), (2)",
 		sqlite.Config{Custom: buffer.CustomTable{Project: byKey}})
 	run(t, db, "CREATE TRIGGER no BEFORE UPDATE ON t WHEN NEW.id = 2 BEGIN SELECT RAISE(IGNORE); END")
-	if batch, err := b.Claim(t.Context(), 10, time.Hour); batch != nil || err == nil || !strings.Contains(err.Error(), "1 of 2 events were stamped") {
+	if batch, err := b.Claim(t.Context(), 10, time.Hour); batch != nil || err == nil || !strings.Contains(err.Error(), "were not stamped") {
 		t.Fatalf("got %+v, %v", batch, err)
 	}
 	run(t, db, "DROP TRIGGER no")

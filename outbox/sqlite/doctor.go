@@ -129,6 +129,9 @@ const triggersSQL = `
 SELECT name, sql, tbl_name FROM sqlite_schema
 WHERE type = 'trigger' AND (tbl_name = ?1 COLLATE NOCASE OR tbl_name = 'outbox_dead_letters') ORDER BY name`
 
+// updateIgnored does so of one that may keep them from being stamped.
+var updateIgnored = regexp.MustCompile(`(?is)(\bafter\s+)?\bupdate\s+(?:of\b.*?\s)?on\b.*\braise\s*\(\s*ignore\s*\)`)
+
 // deleteIgnored matches the definition of a trigger that may keep rows from being deleted, unless it is AFTER DELETE. A
 // trigger without BEFORE is one.
 var deleteIgnored = regexp.MustCompile(`(?is)(\bafter\s+)?\bdelete\s+on\b.*\braise\s*\(\s*ignore\s*\)`)
@@ -149,6 +152,10 @@ func (d *diagnosis) deletes(ctx context.Context) {
 		if found := refuses.FindStringSubmatch(t[1]); found != nil && strings.EqualFold(found[1], "delete") == events {
 			d.warn(about, "trigger "+db.Quote(t[0])+" of table "+db.Quote(t[2])+" may raise an error on "+strings.ToUpper(found[1])+"; where it does so, the batch waits, "+
 				"and the pipeline stalls", "DROP TRIGGER "+db.Quote(t[0]))
+		}
+		if found := updateIgnored.FindStringSubmatch(t[1]); events && found != nil && found[1] == "" && d.b.ClaimMode() == buffer.ClaimStamp {
+			d.warn("updates", "trigger "+db.Quote(t[0])+" of table "+db.Quote(t[2])+" fires BEFORE UPDATE and calls RAISE(IGNORE); where it does so, no event is claimed",
+				"DROP TRIGGER "+db.Quote(t[0]))
 		}
 		if found := deleteIgnored.FindStringSubmatch(t[1]); events && found != nil && found[1] == "" {
 			d.warn(about, "trigger "+db.Quote(t[0])+" of table "+db.Quote(d.b.config.Table)+" fires BEFORE DELETE and calls RAISE(IGNORE); where it does so, "+

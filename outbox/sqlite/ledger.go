@@ -6,6 +6,7 @@ import (
 	"database/sql"
 	"encoding/json"
 	"errors"
+	"slices"
 	"time"
 
 	sqlite3 "modernc.org/sqlite/lib"
@@ -286,14 +287,16 @@ func (l ledger) settle(ctx context.Context, batch *buffer.Lease, all []buffer.Ou
 	return l.refused(ctx, batch, err)
 }
 
-// refused makes an error of a settle a *buffer.SettleError if that settle would fail again: a constraint, a trigger.
+// refusals are the codes of errors that a statement gets again if it is repeated: constraints, what a trigger does.
+var refusals = []int{sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG}
+
+// refused makes an error of a settle a *buffer.SettleError if that settle would fail again.
 func (l ledger) refused(ctx context.Context, batch *buffer.Lease, err error) error {
-	switch db.Code(err) {
-	case sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG:
+	_, unstamped := errors.AsType[*buffer.UnstampedError](err)
+	switch code := db.Code(err); {
+	case unstamped:
+	case slices.Contains(refusals, code) && !errors.Is(err, buffer.ErrNotReady):
 	default:
-		return err
-	}
-	if errors.Is(err, buffer.ErrNotReady) {
 		return err
 	}
 	refused := &buffer.SettleError{Table: l.b.config.Table, RetryIn: buffer.KeptRetry(batch.LeaseNo), Err: err}

@@ -58,7 +58,7 @@ func (b *Buffer) claimInOrder(ctx context.Context, limit int, lease time.Duratio
 			if err := b.open(ctx, tx, batch, lease, nil, func(i int) time.Time { return batch.Events[i].CreatedAt }); err != nil {
 				return 0, err
 			}
-			if _, err := tx.exec(ctx, stampPickedSQL, batch.GroupID.String(), idset.JSONIDs(p.ids)); err != nil {
+			if err := b.stamped(len(p.ids))(tx.exec(ctx, stampPickedSQL, batch.GroupID.String(), idset.JSONIDs(p.ids))); err != nil {
 				return 0, err
 			}
 			return p.skipped, b.fillLanes(ctx, tx)

@@ -106,8 +106,7 @@ func (r *relayTable) pick(ctx context.Context, tx transaction, batch *buffer.Lea
 }
 
 func (r *relayTable) stamp(ctx context.Context, tx transaction, batch *buffer.Lease) error {
-	_, err := tx.exec(ctx, stampSQL, batch.GroupID.String(), batch.FirstID, batch.LastID)
-	return err
+	return r.b.stamped(len(batch.Events))(tx.exec(ctx, stampSQL, batch.GroupID.String(), batch.FirstID, batch.LastID))
 }
 
 // ?1 to ?5 are an extent.
@@ -301,6 +300,12 @@ WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
   AND (?5 IS NULL OR created_at <= ?5)`
 
+	countExtentSQL = `
+SELECT count(*) FROM outbox_events
+WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
+  AND (?5 IS NULL OR created_at <= ?5)`
+
 	regroupSQL = `
 UPDATE outbox_events SET group_id = ?6
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
@@ -323,6 +328,9 @@ func (r *relayTable) remove(ctx context.Context, tx transaction, batch *buffer.L
 }
 
 func (r *relayTable) regroup(ctx context.Context, tx transaction, _ *buffer.Lease, which extent, o *buffer.Outcome) error {
-	_, err := tx.exec(ctx, regroupSQL, append(which.args(), o.GroupID.String())...)
-	return err
+	var events int
+	if err := tx.row(ctx, countExtentSQL, which.args()...).Scan(&events); err != nil {
+		return err
+	}
+	return r.b.stamped(events)(tx.exec(ctx, regroupSQL, append(which.args(), o.GroupID.String())...))
 }

@@ -49,14 +49,14 @@ WITH held AS MATERIALIZED (
 ), stamped AS (
   UPDATE outbox_events SET group_id = $2::uuid
   WHERE id = ANY (ARRAY(SELECT id FROM free))
-  RETURNING id, key, created_at
+  RETURNING id, key, created_at, group_id
 ), ledger AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, lanes)
   SELECT $2::uuid, $1, 'stamp', 'leased', 1, clock_timestamp() + $6::interval, $7, 1,
-         0, 0, count(*), min(id), max(id), min(created_at),
+         0, 0, CASE WHEN count(*) = (SELECT count(*) FROM free) THEN count(*) END, min(id), max(id), min(created_at),
          ARRAY(SELECT DISTINCT hashtext(key) FROM stamped WHERE key IS NOT NULL)
-  FROM stamped HAVING count(*) > 0
+  FROM stamped WHERE group_id = $2::uuid HAVING EXISTS (SELECT FROM free)
 )
 SELECT (SELECT count(*) FROM stamped), (SELECT batches FROM unordered),
        CASE WHEN EXISTS (SELECT FROM picked) THEN 0 ELSE (SELECT count(*) FROM waits) END`

@@ -16,6 +16,9 @@ import (
 // has changed. The update finds its rows by id and not by ctid: a row that the application changed between
 // snapshot and lock has another ctid, and would be in the ledger without its stamp.
 //
+// An UPDATE that a trigger undoes is no error to PostgreSQL. The ledger row has no number of events then, which the table
+// refuses: see ledger.Tables.Unstamped.
+//
 // It waits for the disk (beginSQL): a claim that a crash forgets after its batch was sent would come back under
 // another group_id. And the planner is kept to the primary key's order (see pg.PlanByPrimaryKey).
 const stampSQL = `
@@ -25,15 +28,16 @@ WITH picked AS MATERIALIZED (
     AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp')
   ORDER BY id LIMIT $5::bigint
   FOR UPDATE SKIP LOCKED
-), ledger AS (
-  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                              attempts, outages, events, first_id, last_id, oldest_at)
-  SELECT $2::uuid, $1, 'stamp', 'leased', 1, clock_timestamp() + $6::interval, $7, 1,
-         0, 0, count(*), min(id), max(id), min(created_at)
-  FROM picked HAVING count(*) > 0
+), stamped AS (
+  UPDATE outbox_events SET group_id = $2::uuid
+  WHERE id = ANY (ARRAY(SELECT id FROM picked))
+  RETURNING group_id
 )
-UPDATE outbox_events SET group_id = $2::uuid
-WHERE id = ANY (ARRAY(SELECT id FROM picked))`
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                            attempts, outages, events, first_id, last_id, oldest_at)
+SELECT $2::uuid, $1, 'stamp', 'leased', 1, clock_timestamp() + $6::interval, $7, 1,
+       0, 0, CASE WHEN count(*) = (SELECT count(*) FROM stamped WHERE group_id = $2::uuid) THEN count(*) END, min(id), max(id), min(created_at)
+FROM picked HAVING count(*) > 0`
 
 // maxStamping is how many claims of this process stamp at the same time: one reads while the other writes. More
 // would walk over rows that the others have locked, for a quarter more of the server's time.
@@ -52,7 +56,7 @@ func (c *Claimer) Stamp(ctx context.Context, t *ledger.Tables, limit int, lease 
 	rows.Reserve(limit)
 	readCtx, reading := ledger.NewReading(ctx, c.base.ReadLimit(lease))
 	defer reading.End()
-	var stamped int64
+	var leased int64
 	start, settings, begin := c.Begin(t, lease, rows.Reset)
 	err = c.base.DB.Transact(
 		readCtx, settings, begin,
@@ -61,7 +65,7 @@ func (c *Claimer) Stamp(ctx context.Context, t *ledger.Tables, limit int, lease 
 			Args: []string{
 				t.Buffer, groupID.String(), pg.Int(in.After), pg.Int(in.UpTo), pg.Int(int64(limit)), pg.Interval(lease), c.base.Owner,
 			},
-			Affected: &stamped,
+			Affected: &leased,
 		},
 		pg.Commit, pg.Begin,
 		reading.Step(c.base.DB.BatchTx),
@@ -69,14 +73,14 @@ func (c *Claimer) Stamp(ctx context.Context, t *ledger.Tables, limit int, lease 
 	)
 	cause := reading.Cause(readCtx, err, rows.Fitted())
 	switch {
-	case cause != nil && stamped > 0:
+	case cause != nil && leased > 0:
 		batch, err := c.base.List(ctx, t, start.Lease(groupID), cause, rows.Fitted())
 		return batch, start, err
 	case err != nil:
 		return nil, nil, err
 	case start.Mode != claimmode.Stamp:
 		return nil, nil, ModeChanged(start.Mode)
-	case stamped == 0:
+	case leased == 0:
 		return nil, start, nil
 	}
 	return c.base.Complete(&rows, start.Lease(groupID)), start, nil

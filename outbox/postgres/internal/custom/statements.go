@@ -63,16 +63,18 @@ WITH picked AS MATERIALIZED (
     AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp')
   ORDER BY e.custom_id LIMIT $5::bigint
   FOR UPDATE SKIP LOCKED
+), stamped AS (
+  UPDATE custom_events e SET group_id = $2::uuid
+  WHERE e.custom_id = ANY (ARRAY(SELECT id FROM picked))
+  RETURNING e.custom_id::bigint AS id, e.custom_key::text AS key, e.created_at AS created_at, e.group_id
 ), ledger AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at)
   SELECT $2::uuid, $1, 'stamp', 'leased', 1, clock_timestamp() + $6::interval, $7, 1,
-         0, 0, count(*), min(id), max(id), min(created_at)
+         0, 0, CASE WHEN count(*) = (SELECT count(*) FROM stamped WHERE group_id = $2::uuid) THEN count(*) END, min(id), max(id), min(created_at)
   FROM picked HAVING count(*) > 0
 )
-UPDATE custom_events e SET group_id = $2::uuid
-WHERE e.custom_id = ANY (ARRAY(SELECT id FROM picked))
-RETURNING e.custom_id::bigint, e.custom_key::text, e.created_at`
+SELECT id, key, created_at FROM stamped`
 
 	// A projection needs rows with a group_id and a ledger row, which are rolled back.
 	peekSQL = `
@@ -81,16 +83,18 @@ WITH picked AS MATERIALIZED (
   WHERE e.custom_id > $2::bigint AND e.group_id IS NULL
   ORDER BY e.custom_id LIMIT $3::bigint
   FOR UPDATE SKIP LOCKED
+), stamped AS (
+  UPDATE custom_events e SET group_id = $1::uuid
+  WHERE e.custom_id = ANY (ARRAY(SELECT id FROM picked))
+  RETURNING e.custom_id::bigint AS id, e.custom_key::text AS key, e.created_at AS created_at, to_json(e)::text AS event_row, e.group_id
 ), ledger AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at)
   SELECT $1::uuid, $4, 'stamp', 'leased', 1, clock_timestamp(), $5, 1,
-         0, 0, count(*), min(id), max(id), min(created_at)
+         0, 0, CASE WHEN count(*) = (SELECT count(*) FROM stamped WHERE group_id = $1::uuid) THEN count(*) END, min(id), max(id), min(created_at)
   FROM picked HAVING count(*) > 0
 )
-UPDATE custom_events e SET group_id = $1::uuid
-WHERE e.custom_id = ANY (ARRAY(SELECT id FROM picked))
-RETURNING e.custom_id::bigint, e.custom_key::text, e.created_at, to_json(e)::text, clock_timestamp()`
+SELECT id, key, created_at, event_row, clock_timestamp() FROM stamped`
 
 	takeOverSQL = ledger.DueSQL + ledger.TakenSQL + `
        e.custom_id::bigint, e.custom_key::text, e.created_at
@@ -208,14 +212,19 @@ SET topic = EXCLUDED.topic, key = EXCLUDED.key, payload = EXCLUDED.payload, head
 WHERE d.closed_at IS NOT NULL`
 
 	regroupSQL = `
-WITH regrouped AS (
-  UPDATE custom_events e SET group_id = $3::uuid
+WITH found AS MATERIALIZED (
+  SELECT e.custom_id AS id FROM custom_events e
   WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($4) AND e.group_id = $2::uuid
-  RETURNING e.custom_id AS id, e.created_at AS created_at
+  ORDER BY e.custom_id
+  FOR UPDATE
+), regrouped AS (
+  UPDATE custom_events e SET group_id = $3::uuid
+  WHERE e.custom_id = ANY (ARRAY(SELECT id FROM found)) AND e.group_id = $2::uuid
+  RETURNING e.custom_id AS id, e.created_at AS created_at, e.group_id
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address)
 SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $5::interval, $6, $12::int,
-       $7::int, $8::int, count(*), min(id), max(id), min(created_at), $9::uuid[], $10, $11
-FROM regrouped HAVING count(*) > 0`
+       $7::int, $8::int, CASE WHEN count(*) = (SELECT count(*) FROM found) THEN count(*) END, min(id), max(id), min(created_at), $9::uuid[], $10, $11
+FROM regrouped WHERE group_id = $3::uuid HAVING EXISTS (SELECT FROM found)`
 )

@@ -17,18 +17,20 @@ WITH picked AS MATERIALIZED (
     AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp')
   LIMIT $5::bigint
   FOR UPDATE SKIP LOCKED
+), stamped AS (
+  UPDATE custom_events e SET group_id = $2::uuid
+  WHERE e.custom_id = ANY (ARRAY(SELECT id FROM picked))
+  RETURNING e.custom_key::text AS key, e.created_at AS created_at, e.group_id
 ), ledger AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, uuids)
   SELECT $2::uuid, $1, 'stamp', 'leased', 1, clock_timestamp() + $6::interval, $7, 1,
-         0, 0, n, first_id, first_id + n - 1, oldest_at, uuids
+         0, 0, CASE WHEN n = (SELECT count(*) FROM stamped WHERE group_id = $2::uuid) THEN n END, first_id, first_id + n - 1, oldest_at, uuids
   FROM (SELECT count(*) AS n, nextval('outbox_numbers') + 1 AS first_id, array_agg(id ORDER BY created_at, id) AS uuids,
                min(created_at) AS oldest_at
         FROM picked HAVING count(*) > 0) block
 )
-UPDATE custom_events e SET group_id = $2::uuid
-WHERE e.custom_id = ANY (ARRAY(SELECT id FROM picked))
-RETURNING 1::bigint, e.custom_key::text, e.created_at`
+SELECT 1::bigint, key, created_at FROM stamped`
 
 	numbersUUIDSQL = `
 SELECT first_id, uuids FROM outbox_batches WHERE group_id = $1::uuid AND uuids IS NOT NULL`
@@ -39,17 +41,19 @@ WITH picked AS MATERIALIZED (
   WHERE e.group_id IS NULL AND $2::bigint IS NOT NULL
   LIMIT $3::bigint
   FOR UPDATE SKIP LOCKED
+), stamped AS (
+  UPDATE custom_events e SET group_id = $1::uuid
+  WHERE e.custom_id = ANY (ARRAY(SELECT id FROM picked))
+  RETURNING e.custom_key::text AS key, e.created_at AS created_at, to_json(e)::text AS event_row, e.group_id
 ), ledger AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, uuids)
   SELECT $1::uuid, $4, 'stamp', 'leased', 1, clock_timestamp(), $5, 1,
-         0, 0, n, 1, n, oldest_at, uuids
+         0, 0, CASE WHEN n = (SELECT count(*) FROM stamped WHERE group_id = $1::uuid) THEN n END, 1, n, oldest_at, uuids
   FROM (SELECT count(*) AS n, array_agg(id ORDER BY created_at, id) AS uuids, min(created_at) AS oldest_at
         FROM picked HAVING count(*) > 0) block
 )
-UPDATE custom_events e SET group_id = $1::uuid
-WHERE e.custom_id = ANY (ARRAY(SELECT id FROM picked))
-RETURNING 1::bigint, e.custom_key::text, e.created_at, to_json(e)::text, clock_timestamp()`
+SELECT 1::bigint, key, created_at, event_row, clock_timestamp() FROM stamped`
 
 	takeOverUUIDSQL = ledger.DueSQL + ledger.TakenSQL + `
        CASE WHEN e.group_id IS NOT NULL THEN t.first_id + u.n - 1 END, e.custom_key::text, e.created_at
@@ -58,18 +62,23 @@ LEFT JOIN LATERAL unnest(t.uuids) WITH ORDINALITY u(id, n) ON true
 LEFT JOIN custom_events e ON e.custom_id = u.id AND e.group_id = t.group_id`
 
 	regroupUUIDSQL = `
-WITH regrouped AS (
-  UPDATE custom_events e SET group_id = $3::uuid
+WITH found AS MATERIALIZED (
+  SELECT e.custom_id AS id FROM custom_events e
   WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($4) AND e.group_id = $2::uuid
-  RETURNING e.custom_id AS id, e.created_at AS created_at
+  ORDER BY e.custom_id
+  FOR UPDATE
+), regrouped AS (
+  UPDATE custom_events e SET group_id = $3::uuid
+  WHERE e.custom_id = ANY (ARRAY(SELECT id FROM found)) AND e.group_id = $2::uuid
+  RETURNING e.custom_id AS id, e.created_at AS created_at, e.group_id
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, uuids)
 SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $5::interval, $6, $12::int,
-       $7::int, $8::int, n, first_id, first_id + n - 1, oldest_at, $9::uuid[], $10, $11, uuids
+       $7::int, $8::int, CASE WHEN n = (SELECT count(*) FROM found) THEN n END, first_id, first_id + n - 1, oldest_at, $9::uuid[], $10, $11, uuids
 FROM (SELECT count(*) AS n, nextval('outbox_numbers') + 1 AS first_id, array_agg(id ORDER BY created_at, id) AS uuids,
              min(created_at) AS oldest_at
-      FROM regrouped HAVING count(*) > 0) block`
+      FROM regrouped WHERE group_id = $3::uuid HAVING EXISTS (SELECT FROM found)) block`
 
 	recordKeptUUIDSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,

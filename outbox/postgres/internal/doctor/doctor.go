@@ -73,6 +73,7 @@ func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 	d.rowSecurity(ctx, events)
 	if d.state != nil {
 		d.deletes(ctx, events)
+		d.updates(ctx, events)
 	}
 	d.references(ctx, events)
 	d.claim(ctx, events)

@@ -94,7 +94,8 @@ func (s *Settlement) Run(ctx context.Context, o *outcomes.Set, steps []pg.Step) 
 
 // refused makes err, which explains the cause of a failed settle, a *buffer.SettleError if that settle would fail again.
 func (s *Settlement) refused(ctx context.Context, cause, err error) error {
-	if !pg.IsRefused(cause) || errors.Is(err, buffer.ErrNotReady) && pg.Code(cause) != pg.CodeNoPrivilege {
+	_, unstamped := errors.AsType[*buffer.UnstampedError](err)
+	if !unstamped && !pg.IsRefused(cause) || errors.Is(err, buffer.ErrNotReady) && pg.Code(cause) != pg.CodeNoPrivilege {
 		return err
 	}
 	refused := &buffer.SettleError{Table: s.Tables.Buffer, RetryIn: buffer.KeptRetry(s.Batch.LeaseNo), Err: err}

@@ -115,21 +115,27 @@ SET topic = EXCLUDED.topic, key = EXCLUDED.key, payload = EXCLUDED.payload, head
     died_at = clock_timestamp(), notified_at = NULL, closed_at = NULL, closed_as = NULL, hook_group_id = NULL
 WHERE d.closed_at IS NOT NULL`
 
-	// The events get a new group_id, with a ledger row that names where they came from.
+	// The events get a new group_id, with a ledger row that names where they came from. If an UPDATE left any as it was, the
+	// row has no number of events, and the table refuses it: see Tables.Unstamped.
 	regroupSQL = `
-WITH regrouped AS (
-  UPDATE outbox_events SET group_id = $3::uuid
+WITH found AS MATERIALIZED (
+  SELECT id FROM outbox_events
   WHERE current_setting('relay.fenced') = '1' AND group_id = $2::uuid
     AND id BETWEEN $4::bigint AND $5::bigint AND id <@ $6::int8multirange
     AND current_setting('relay.newest_at') = ''
-  RETURNING id, key, created_at
+  ORDER BY id
+  FOR UPDATE
+), regrouped AS (
+  UPDATE outbox_events SET group_id = $3::uuid
+  WHERE id = ANY (ARRAY(SELECT id FROM found))
+  RETURNING id, key, created_at, group_id
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, lanes)
 SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $7::interval, $8, $14::int,
-       $9::int, $10::int, count(*), min(id), max(id), min(created_at), $11::uuid[], $12, $13,
+       $9::int, $10::int, CASE WHEN count(*) = (SELECT count(*) FROM found) THEN count(*) END, min(id), max(id), min(created_at), $11::uuid[], $12, $13,
        CASE WHEN $15::boolean THEN ARRAY(SELECT DISTINCT hashtext(key) FROM regrouped WHERE key IS NOT NULL) END
-FROM regrouped HAVING count(*) > 0`
+FROM regrouped WHERE group_id = $3::uuid HAVING EXISTS (SELECT FROM found)`
 
 	// The events of a range stay as they are.
 	regroupRangeSQL = `

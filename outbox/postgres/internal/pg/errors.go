@@ -17,7 +17,8 @@ const (
 	CodeReadOnly           = "25006"
 	CodeNoStatement        = "26000"
 	CodeDuplicateStatement = "42P05"
-	CodeResultChanged      = "0A000"
+	CodeResultChanged      = "0A000" // and RETURNING, where a rule replaces the statement
+	CodeNotNull            = "23502"
 	CodeCancelled          = "57014"
 	CodeLockTimeout        = "55P03"
 	CodeDeadlock           = "40P01"

@@ -3,22 +3,23 @@ package doctor
 import (
 	"context"
 
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 const (
-	// Bits of tgtype: 1 is FOR EACH ROW, 2 BEFORE, 8 DELETE. On DELETE, NEW is NULL.
-	deleteTriggersSQL = `
+	// Bits of tgtype: 1 is FOR EACH ROW, 2 BEFORE, 8 DELETE, 16 UPDATE. On DELETE, NEW is NULL.
+	ignoringTriggersSQL = `
 SELECT quote_ident(t.tgname), t.tgrelid::regclass::text, p.oid::regprocedure::text
 FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
 WHERE t.tgrelid IN (SELECT $1::regclass UNION SELECT relid FROM pg_partition_tree($1::regclass))
-  AND t.tgtype & 11 = 11 AND t.tgenabled IN ('O', 'A') AND NOT t.tgisinternal AND p.prosrc ~* '\mreturn\s+(null|new)\M'
+  AND t.tgtype & 3 = 3 AND t.tgtype & $2::int <> 0 AND t.tgenabled IN ('O', 'A') AND NOT t.tgisinternal AND p.prosrc ~* $3
 ORDER BY 2, 1`
 
-	deleteRulesSQL = `
+	replacingRulesSQL = `
 SELECT quote_ident(rulename) FROM pg_rewrite
-WHERE ev_class = $1::regclass AND ev_type = '4' AND is_instead AND ev_enabled IN ('O', 'A')
+WHERE ev_class = $1::regclass AND ev_type = $2 AND is_instead AND ev_enabled IN ('O', 'A')
 ORDER BY 1`
 
 	// Bits of tgtype: 4 is INSERT, 8 DELETE. RAISE without a level raises an error.
@@ -37,17 +38,35 @@ func (d *diagnosis) deletes(ctx context.Context, events catalog.Table) {
 		about = "deletes"
 		then  = "delivered events stay in the table, and the pipeline stalls"
 	)
-	d.query(ctx, about, deleteTriggersSQL, func(v []string) {
+	d.query(ctx, about, ignoringTriggersSQL, func(v []string) {
 		d.warn(about, "trigger "+v[0]+" of table "+v[1]+" fires BEFORE DELETE, and its function "+v[2]+" returns NULL or NEW; where it does so for a DELETE, "+then,
 			"return OLD in function "+v[2]+", or DROP TRIGGER "+v[0]+" ON "+v[1])
-	}, events.Quoted)
+	}, events.Quoted, "8", `\mreturn\s+(null|new)\M`)
 	d.query(ctx, about, refusingTriggersSQL, func(v []string) {
 		d.warn(about, "trigger "+v[0]+" of table "+v[1]+" fires on "+v[3]+", and its function "+v[2]+" may raise an error; where it does so, the batch waits, and the pipeline stalls",
 			"correct function "+v[2]+", or DROP TRIGGER "+v[0]+" ON "+v[1])
 	}, events.Quoted, pg.Ident(d.LedgerSchema, "outbox_dead_letters"))
-	d.query(ctx, about, deleteRulesSQL, func(v []string) {
+	d.query(ctx, about, replacingRulesSQL, func(v []string) {
 		d.problem(about, "rule "+v[0]+" of table "+events.Quoted+" replaces a DELETE; "+then, "DROP RULE "+v[0]+" ON "+events.Quoted)
-	}, events.Quoted)
+	}, events.Quoted, "4")
+}
+
+// updates adds what may make the UPDATE of a claim by stamp do nothing.
+func (d *diagnosis) updates(ctx context.Context, events catalog.Table) {
+	const (
+		about = "updates"
+		then  = "no event is claimed"
+	)
+	if d.state.Mode != buffer.ClaimStamp {
+		return
+	}
+	d.query(ctx, about, ignoringTriggersSQL, func(v []string) {
+		d.warn(about, "trigger "+v[0]+" of table "+v[1]+" fires BEFORE UPDATE, and its function "+v[2]+" returns NULL or OLD; where it does so for an UPDATE of group_id, "+then,
+			"return NEW in function "+v[2]+", or DROP TRIGGER "+v[0]+" ON "+v[1])
+	}, events.Quoted, "16", `\mreturn\s+(null|old)\M`)
+	d.query(ctx, about, replacingRulesSQL, func(v []string) {
+		d.problem(about, "rule "+v[0]+" of table "+events.Quoted+" replaces an UPDATE; "+then, "DROP RULE "+v[0]+" ON "+events.Quoted)
+	}, events.Quoted, "2")
 }
 
 const referencesSQL = `
