@@ -113,8 +113,8 @@ var batchMutants = []mutant{
 	{
 		name: "a settle that the database refuses is an outage of the database",
 		file: "outbox/postgres/internal/ledger/settle.go",
-		old:  "if !pg.IsRefused(err) || errors.Is(err, buffer.ErrNotReady) {",
-		new:  "if true || errors.Is(err, buffer.ErrNotReady) {",
+		old:  "if !unstamped && !pg.IsRefused(cause) || errors",
+		new:  "if unstamped || !pg.IsRefused(nil) || errors",
 		pkg:  "./outbox/postgres", test: "TestSettle_Refused",
 	},
 	{
