@@ -56,7 +56,8 @@ type health struct {
 	mu              sync.Mutex
 	bufferErr       error
 	sinkErr         error
-	claimErr        error // the last claim failed, and there is something to claim
+	claimErr        error // the last claim of fresh events failed, and there is something to claim
+	dueErr          error // the last take-over failed
 	backpressureErr error // fresh events wait, and max_waiting keeps them from being claimed
 	// undelivered counts sends in a row that got nothing through because the sink, or the
 	// address they went to, was unavailable; one alone may be a hiccup. undeliveredErr is why.
@@ -73,6 +74,7 @@ func (h *health) buffer(err error)       { h.set(&h.bufferErr, err) }
 func (h *health) sink(err error)         { h.set(&h.sinkErr, err) }
 func (h *health) backpressure(err error) { h.set(&h.backpressureErr, err) }
 func (h *health) claim(err error)        { h.set(&h.claimErr, err) }
+func (h *health) takeOver(err error)     { h.set(&h.dueErr, err) }
 
 // waits reports whether batches wait.
 func (h *health) waits() bool {
@@ -98,6 +100,7 @@ func (h *health) counted(backlog buffer.Backlog, fresh bool, err error) {
 	due := backlog.Due + backlog.Suspects
 	if due == 0 && backlog.Waiting == 0 {
 		h.undelivered = 0 // nothing was put back, or another process has sent it
+		h.dueErr = nil
 		if fresh && backlog.Unclaimed == 0 {
 			h.claimErr = nil
 		}
@@ -153,6 +156,8 @@ func (h *health) ready(now time.Time) error {
 		return &NotReady{database, h.bufferErr}
 	case h.claimErr != nil:
 		return &NotReady{database, h.claimErr}
+	case h.dueErr != nil:
+		return &NotReady{database, h.dueErr}
 	case h.sinkErr != nil:
 		return &NotReady{atSink, h.sinkErr}
 	case h.undelivered >= 2:

@@ -181,7 +181,7 @@ func (p *Pipeline) read(ctx context.Context, c *claimer.Claimer, l *buffer.Lease
 			return
 		}
 	}
-	p.health.claim(l.NotRead)
+	p.health.takeOver(l.NotRead) // it waits, and is read again when it is taken over
 }
 
 // work uses one ticket: claim, send, settle. The error is about a batch that was not settled
@@ -211,7 +211,11 @@ func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket di
 	limit := p.limiter.fit(ticket.BatchSize)
 	l, err := claim(stop, c, ticket, limit)
 	report.Took = time.Since(began)
-	p.health.claim(err)
+	if ticket.Due || ticket.Suspect { // it says nothing of claims, which may fail for a reason of their own
+		p.health.takeOver(err)
+	} else {
+		p.health.claim(err)
+	}
 	if err != nil {
 		delivery.LogPanic(stop, p.config.Log, "claiming a batch", err)
 		p.config.Log.WarnContext(stop, "claiming a batch failed", "error", err)

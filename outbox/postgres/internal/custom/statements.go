@@ -216,7 +216,7 @@ WITH found AS MATERIALIZED (
   SELECT e.custom_id AS id FROM custom_events e
   WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($4) AND e.group_id = $2::uuid
   ORDER BY e.custom_id
-  FOR UPDATE
+  FOR NO KEY UPDATE
 ), regrouped AS (
   UPDATE custom_events e SET group_id = $3::uuid
   WHERE e.custom_id = ANY (ARRAY(SELECT id FROM found)) AND e.group_id = $2::uuid

@@ -124,7 +124,7 @@ WITH found AS MATERIALIZED (
     AND id BETWEEN $4::bigint AND $5::bigint AND id <@ $6::int8multirange
     AND current_setting('relay.newest_at') = ''
   ORDER BY id
-  FOR UPDATE
+  FOR NO KEY UPDATE
 ), regrouped AS (
   UPDATE outbox_events SET group_id = $3::uuid
   WHERE id = ANY (ARRAY(SELECT id FROM found))
