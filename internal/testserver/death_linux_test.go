@@ -15,7 +15,7 @@ import (
 func TestStart_ServersEndWithTheirParent(t *testing.T) {
 	tempDir(t)
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = append(os.Environ(), childEnv+"=yes")
+	cmd.Env = append(os.Environ(), childEnv+"="+childServers)
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	testkit.NoError(t, err)

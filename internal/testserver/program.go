@@ -3,8 +3,6 @@ package testserver
 import (
 	"cmp"
 	"fmt"
-	"math/rand/v2"
-	"net"
 	"os/exec"
 	"path/filepath"
 	"regexp"
@@ -50,29 +48,4 @@ func version(path string) int {
 		return 0
 	}
 	return n
-}
-
-// FreePort returns a port of 127.0.0.1 for a server; the port plus 10000 is free too, for a
-// Redis cluster's bus. Both are below the range for outgoing connections. So nothing takes
-// the port while the server is stopped, and no client connects to itself.
-func FreePort() (int, error) {
-	var err error
-	for range 100 {
-		port := 12000 + rand.IntN(10000)
-		if err = tryPort(port); err != nil {
-			continue
-		}
-		if err = tryPort(port + 10000); err == nil {
-			return port, nil
-		}
-	}
-	return 0, fmt.Errorf("no free port on 127.0.0.1: %w", err)
-}
-
-func tryPort(port int) error {
-	l, err := net.ListenTCP("tcp4", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: port})
-	if err != nil {
-		return err
-	}
-	return l.Close()
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/url"
 	"os"
+	"os/exec"
 	"strings"
 	"testing"
 
@@ -20,14 +22,32 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(childEnv) != "" {
+	switch os.Getenv(childEnv) {
+	case childServers:
 		runChild()
+	case childPort:
+		runPortChild()
 	}
 	testserver.Main(m)
 }
 
-// childEnv makes the test program start servers, print their URLs and wait to be killed.
-const childEnv = "TESTSERVER_CHILD"
+// childEnv makes the test program do one of the following.
+const (
+	childEnv     = "TESTSERVER_CHILD"
+	childServers = "servers" // start servers, print their URLs and wait to be killed
+	childPort    = "port"    // print a free port and wait for the end of its input
+)
+
+func runPortChild() {
+	port, err := testserver.FreePort()
+	if err != nil {
+		fmt.Println(err)
+		os.Exit(1)
+	}
+	fmt.Println(port)
+	_, _ = io.Copy(io.Discard, os.Stdin) // the end of the input ends this process, whatever it is
+	os.Exit(0)
+}
 
 func runChild() {
 	ctx := context.Background()
@@ -160,6 +180,39 @@ func TestProgram_NotInstalled(t *testing.T) {
 	}
 	if _, err := testserver.Program("pgbouncer"); err != nil {
 		t.Errorf("not found outside PATH: %v", err)
+	}
+}
+
+// Two processes that had a port of the same block would start servers on the same port in the end.
+func TestFreePort_OfOneProcess(t *testing.T) {
+	t.Parallel()
+	const children = 20
+	blocks := map[int]bool{}
+	own, err := testserver.FreePort()
+	testkit.NoError(t, err)
+	blocks[own/testserver.PortBlock] = true
+	for range children {
+		cmd := exec.CommandContext(context.WithoutCancel(t.Context()), os.Args[0])
+		cmd.Env = append(os.Environ(), childEnv+"="+childPort)
+		in, err := cmd.StdinPipe()
+		testkit.NoError(t, err)
+		out, err := cmd.StdoutPipe()
+		testkit.NoError(t, err)
+		testkit.NoError(t, cmd.Start())
+		t.Cleanup(func() { testkit.NoError(t, errors.Join(in.Close(), cmd.Wait())) })
+		var port int
+		if _, err := fmt.Fscan(out, &port); err != nil {
+			t.Fatalf("the child printed no port: %v", err)
+		}
+		if blocks[port/testserver.PortBlock] {
+			t.Errorf("port %d is of another process", port)
+		}
+		blocks[port/testserver.PortBlock] = true
+	}
+	for range 2 * testserver.PortBlock {
+		port, err := testserver.FreePort()
+		testkit.NoError(t, err)
+		testkit.Equal(t, "block of another port", port/testserver.PortBlock, own/testserver.PortBlock)
 	}
 }
 
