@@ -18,7 +18,8 @@ func BenchmarkDrain(b *testing.B) {
 	contenders := append(db.all(buffer.ClaimRange, buffer.ClaimStamp), db.commands(relay)...)
 	for _, from := range []start{cold, warm} {
 		b.Run("Redis/"+string(from), func(b *testing.B) { db.race(b, redisStream(b), contenders, events, from) })
-		b.Run("JetStream/"+string(from), func(b *testing.B) { db.race(b, jetStream(b), contenders, events, from) })
+		b.Run("JetStream/"+string(from), func(b *testing.B) { db.race(b, jetStream(b, true), contenders, events, from) })
+		b.Run("JetStreamPlain/"+string(from), func(b *testing.B) { db.race(b, jetStream(b, false), contenders, events, from) })
 	}
 }
 

@@ -103,9 +103,9 @@ func xadds(client *redis.Client) push {
 	}
 }
 
-// jetStream is a stream with file storage. The relay's stream accepts fast batches, the
+// jetStream is a stream with file storage. The relay's stream accepts fast batches if batched is set, the
 // loop's does not.
-func jetStream(b *testing.B) broker {
+func jetStream(b *testing.B, batched bool) broker {
 	b.Helper()
 	url, pid := startNATS(b)
 	conn, err := nats.Connect(url)
@@ -113,7 +113,7 @@ func jetStream(b *testing.B) broker {
 	b.Cleanup(conn.Close)
 	js, err := jetstream.New(conn)
 	testkit.NoError(b, err)
-	empty := func(b *testing.B, c contender) { newStream(b, js, orders, c.batched) }
+	empty := func(b *testing.B, c contender) { newStream(b, js, orders, batched && c.batched) }
 	s, err := natssink.New(natssink.Config{URL: url, Subject: orders})
 	testkit.NoError(b, err)
 	b.Cleanup(func() { testkit.NoError(b, s.Close()) })
