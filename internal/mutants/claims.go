@@ -11,6 +11,20 @@ var claimMutants = []mutant{
 	},
 	// Watermarks.
 	{
+		name: "a claim that waited does not know what it claimed beyond the sequence's earlier value",
+		file: "outbox/postgres/internal/claim/range.go",
+		old:  "				start.LastValue = pg.ReadInt8(v[3])\n",
+		new:  "",
+		pkg:  "./outbox/postgres", test: "TestFloor_ClaimThatWaited",
+	},
+	{
+		name: "a claim by stamp that waited does not know what it claimed beyond the sequence's earlier value",
+		file: "outbox/postgres/internal/claim/claimer.go",
+		old:  "		s.LastValue = pg.ReadInt8(v[0])\n		return nil\n	}}",
+		new:  "		return nil\n	}}",
+		pkg:  "./outbox/postgres", test: "TestFloor_ClaimThatWaited",
+	},
+	{
 		name: "the floor moves past a gap",
 		file: "outbox/postgres/internal/watermark/watermarks.go",
 		old:  "	if w.watched > 0 && len(w.lockHolders) == 0 {",

@@ -113,6 +113,56 @@ func TestClose_StoresFloor(t *testing.T) {
 	testkit.Equal(t, "floor", floor, last)
 }
 
+// TestFloor_ClaimThatWaited: a claim that waited for a lock also returns events that were inserted meanwhile. The process knows that
+// it has them: otherwise late commits behind them would wait for a sweep, and a busy table's floor would stay behind for good.
+func TestFloor_ClaimThatWaited(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []buffer.ClaimMode{buffer.ClaimRange, buffer.ClaimStamp} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			p := newMigratedDB(t, buffertest.Options{})
+			f := p.fixture(t, "outbox_events", "orders")
+			event := outbox.Event{Topic: "t", Payload: []byte("{}")}
+			f.Insert(t, event)
+			b, err := postgres.Open(postgres.Config{URL: p.url, Pipeline: "orders", Claim: mode})
+			check(t, err)
+			l, err := b.Claim(t.Context(), 10, lease)
+			check(t, err)
+			check(t, b.Settle(t.Context(), l, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+			tx, err := p.pool.Begin(t.Context())
+			check(t, err)
+			_, err = tx.Exec(t.Context(), "LOCK TABLE outbox_batches")
+			check(t, err)
+			claimed := make(chan *buffer.Lease, 1)
+			go func() {
+				l, err := b.Claim(t.Context(), 10, lease)
+				if err != nil {
+					t.Error(err)
+				}
+				claimed <- l
+			}()
+			testserver.Eventually(t, func() error {
+				var waits bool
+				check(t, p.pool.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND relation = 'outbox_batches'::regclass)").Scan(&waits))
+				if !waits {
+					return errors.New("the claim does not wait")
+				}
+				return nil
+			})
+			last := f.Insert(t, event)[0]
+			check(t, tx.Commit(t.Context()))
+			if l = <-claimed; l == nil || l.Len() != 1 {
+				t.Fatalf("claimed %+v; want one event", l)
+			}
+			check(t, b.Settle(t.Context(), l, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+			check(t, b.Close())
+			var floor int64
+			check(t, p.pool.QueryRow(t.Context(), "SELECT floor FROM outbox_buffers WHERE buffer = 'public.outbox_events'").Scan(&floor))
+			testkit.Equal(t, "floor", floor, last)
+		})
+	}
+}
+
 // TestSweep_OncePerBuffer: a process that starts does not scan everything again soon after another one did.
 func TestSweep_OncePerBuffer(t *testing.T) {
 	t.Parallel()

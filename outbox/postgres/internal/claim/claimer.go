@@ -153,6 +153,18 @@ func (c *Claimer) Begin(t *ledger.Tables, lease time.Duration, reset func([][]by
 	}
 }
 
+// seenSQL reads the sequence once more, after the snapshot of a claim by stamp: see rangeSQL.
+const seenSQL = `
+SELECT coalesce(pg_sequence_last_value($1::regclass), 0)`
+
+// Seen returns the step that follows a claim by stamp.
+func (s *Start) Seen(t *ledger.Tables) pg.Step {
+	return pg.Step{Prepare: true, SQL: seenSQL, Args: []string{t.Sequence}, Row: func(v [][]byte) error {
+		s.LastValue = pg.ReadInt8(v[0])
+		return nil
+	}}
+}
+
 // Lease returns the first lease of a batch.
 func (s *Start) Lease(groupID uuid.UUID) buffer.Lease {
 	return buffer.Lease{
@@ -174,7 +186,7 @@ func (c *Claimer) Stamping(ctx context.Context) (done func(), err error) {
 func Example(t *ledger.Tables, mode buffer.ClaimMode) (sql string, args []string) {
 	group, most, lease := buffer.NewGroupID().String(), pg.Int(math.MaxInt64), pg.Interval(time.Minute)
 	if mode == buffer.ClaimRange {
-		return t.SQL(rangeSQL), []string{t.Buffer, "0", "0", most, "f", "1000", group, lease, ""}
+		return t.SQL(rangeSQL), []string{t.Buffer, "0", "0", most, "f", "1000", group, lease, "", t.Sequence}
 	}
 	return t.SQL(stampSQL), []string{t.Buffer, group, "0", most, "1000", lease, ""}
 }

@@ -18,6 +18,9 @@ import (
 
 // Most batches have no gaps. Gaps come from roll-backs and from transactions that are still open; then the ids are
 // read once more, in the same snapshot. A range that ends with the highest possible id has no upper bound.
+//
+// The sequence is read once more, after the snapshot: while a claim waits for the lock, events commit beyond the value
+// that it began with, and a cursor that stops there would leave a gap in what this process knows to be claimed.
 const rangeSQL = `
 WITH` + ledger.HeldSQL + `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
@@ -37,7 +40,7 @@ FROM (
       AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'range')
     ORDER BY id LIMIT $6::bigint) picked
 ) batch WHERE n > 0
-RETURNING first_id, last_id, events::bigint`
+RETURNING first_id, last_id, events::bigint, coalesce(pg_sequence_last_value($10::regclass), 0)`
 
 // The batch is read after the lock was released, because a client that stops reading must not hold it. (members +
 // '{}' is the same set in one piece: otherwise one with many gaps would be unpacked for each row. Most have no gaps, and need
@@ -82,10 +85,11 @@ func (c *Claimer) claimRange(
 			Prepare: true, SQL: t.SQL(rangeSQL),
 			Args: []string{
 				t.Buffer, pg.Int(in.After), pg.Int(known), pg.Int(in.UpTo), pg.Bool(in.Late), pg.Int(int64(limit)),
-				groupID.String(), pg.Interval(lease), c.base.Owner,
+				groupID.String(), pg.Interval(lease), c.base.Owner, t.Sequence,
 			},
 			Row: func(v [][]byte) error {
 				first, last, claimed = pg.ReadInt8(v[0]), pg.ReadInt8(v[1]), int(pg.ReadInt8(v[2]))
+				start.LastValue = pg.ReadInt8(v[3])
 				return nil
 			},
 		},

@@ -67,6 +67,7 @@ func (c *Claimer) Stamp(ctx context.Context, t *ledger.Tables, limit int, lease 
 			},
 			Affected: &leased,
 		},
+		start.Seen(t),
 		pg.Commit, pg.Begin,
 		reading.Step(c.base.DB.BatchTx),
 		pg.Step{Prepare: true, SQL: t.SQL(stampedEventsSQL), Args: []string{groupID.String()}, Columns: rows.Columns, Row: rows.Append},

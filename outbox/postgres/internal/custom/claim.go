@@ -43,6 +43,7 @@ func (t *Table) Stamp(ctx context.Context, tables *ledger.Tables, limit int, lea
 			},
 			Row: p.readClaimed,
 		},
+		start.Seen(tables),
 	}
 	if !t.Numbered() {
 		steps = append(steps, pg.Step{Prepare: true, SQL: tables.SQL(numbersUUIDSQL), Args: []string{groupID.String()}, Row: p.readNumbers})
