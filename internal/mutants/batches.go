@@ -2,6 +2,14 @@ package main
 
 // batchMutants are about what becomes of a batch: leases, settles, sizes, outcomes.
 var batchMutants = []mutant{
+	{
+		name: "a repeated batch of a custom table says another created_at",
+		file: "outbox/postgres/internal/custom/statements.go",
+		old:  "strings.ReplaceAll(t.created, noTime, \"t.oldest_at\")",
+		new:  "strings.ReplaceAll(t.created, noTime, noTime)",
+		pkg:  "./outbox/postgres", test: "TestProjection_CreatedAtOfRepeatedBatch",
+	},
+
 	// Sends that hang.
 	{
 		name: "a send that hangs is waited for",

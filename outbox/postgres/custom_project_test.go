@@ -133,3 +133,31 @@ func TestProjection_ColumnNamesAreExact(t *testing.T) {
 		t.Errorf("claimed %+v", b)
 	}
 }
+
+// A table that does not say when an event was created: its batch says the same at each attempt, because its group_id
+// promises the same request. An API that compares would refuse the second one.
+func TestProjection_CreatedAtOfRepeatedBatch(t *testing.T) {
+	t.Parallel()
+	for name, id := range map[string]string{
+		"integer": "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "uuid": "id uuid PRIMARY KEY DEFAULT gen_random_uuid()",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			custom := buffer.CustomTable{ID: "id", Project: "SELECT id, to_jsonb(n) AS payload FROM {events} e"}
+			o := newCustomFixture(t, testserver.Postgres(t), "CREATE SCHEMA relay; CREATE TABLE changes ("+id+", n integer, group_id uuid)", custom, "changes")
+			o.exec(t, "INSERT INTO changes (n) SELECT generate_series(1, 3)")
+			b, err := o.Claim(t.Context(), 10, lease)
+			check(t, err)
+			o.settle(t, b, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID})
+			again := o.takeOver(t)
+			if len(again.Events) != 3 {
+				t.Fatalf("taken over: %+v", again)
+			}
+			for i := range again.Events {
+				if first, second := b.Events[i].CreatedAt, again.Events[i].CreatedAt; !first.Equal(second) {
+					t.Errorf("event %d was created at %v, and at the second attempt at %v", i, first, second)
+				}
+			}
+		})
+	}
+}

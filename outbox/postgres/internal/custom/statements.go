@@ -28,7 +28,8 @@ func (t *Table) names(events string, deadPayloadOID uint32, relay []string) []st
 	columns, values := t.putBack()
 	names := []string{
 		"custom_events", events, "d.custom_id", deadID, "custom_id", t.find().Quoted, "e.custom_key::text", key, "e.custom_uuid", uuid,
-		"e.created_at", t.created, "to_json(e)", t.row, "(custom_columns)", "(" + columns + ")", "SELECT custom_values", "SELECT " + values,
+		"e.created_at", t.created, "t.created_at", strings.ReplaceAll(t.created, noTime, "t.oldest_at"), // t is the ledger's row
+		"to_json(e)", t.row, "(custom_columns)", "(" + columns + ")", "SELECT custom_values", "SELECT " + values,
 	}
 	if !pg.IsJSON(deadPayloadOID) {
 		names = append(names, "coalesce(s.payload::json, event_row)", "coalesce(s.payload::bytea, convert_to(event_row::text, 'UTF8'))")
@@ -44,8 +45,7 @@ func (t *Table) backlogStatements(events string, relay []string) ledger.Statemen
 	if t.Numbered() {
 		id = "e." + t.number.Quoted
 	}
-	created := strings.ReplaceAll(t.created, "clock_timestamp()", "statement_timestamp()")
-	view := "(SELECT " + id + " AS id, NULL::text AS key, " + created + " AS created_at, e.group_id FROM " + events + " e)"
+	view := "(SELECT " + id + " AS id, NULL::text AS key, " + t.created + " AS created_at, e.group_id FROM " + events + " e)"
 	s := backlog.Statements(strings.NewReplacer(append([]string{"outbox_events", view}, relay...)...))
 	s.Adopt = t.tables.SQL(adoptSQL)
 	if !t.Numbered() {
@@ -97,7 +97,7 @@ WITH picked AS MATERIALIZED (
 SELECT id, key, created_at, event_row, clock_timestamp() FROM stamped`
 
 	takeOverSQL = ledger.DueSQL + ledger.TakenSQL + `
-       e.custom_id::bigint, e.custom_key::text, e.created_at
+       e.custom_id::bigint, e.custom_key::text, t.created_at
 FROM taken t
 LEFT JOIN custom_events e ON e.custom_id BETWEEN t.first_id AND t.last_id AND e.group_id = t.group_id`
 )

@@ -56,7 +56,7 @@ WITH picked AS MATERIALIZED (
 SELECT 1::bigint, key, created_at, event_row, clock_timestamp() FROM stamped`
 
 	takeOverUUIDSQL = ledger.DueSQL + ledger.TakenSQL + `
-       CASE WHEN e.group_id IS NOT NULL THEN t.first_id + u.n - 1 END, e.custom_key::text, e.created_at
+       CASE WHEN e.group_id IS NOT NULL THEN t.first_id + u.n - 1 END, e.custom_key::text, t.created_at
 FROM taken t
 LEFT JOIN LATERAL unnest(t.uuids) WITH ORDINALITY u(id, n) ON true
 LEFT JOIN custom_events e ON e.custom_id = u.id AND e.group_id = t.group_id`

@@ -52,19 +52,23 @@ type Parts struct {
 	Watermarks *watermark.Watermarks
 }
 
+// noTime is the time of a claim: when an event was created whose row does not say it. Repeated batches have that of
+// their first claim, so that what is sent under one group_id stays the same.
+const noTime = "statement_timestamp()"
+
 // New returns the table, and completes its tables. relay are the names of the relay's own tables, in pairs
 // of default and real name.
 func New(p Parts, tables *ledger.Tables, facts Facts, c buffer.CustomTable, relay []string) *Table {
 	t := &Table{
 		Parts: p, tables: tables,
-		created: "clock_timestamp()", topic: facts.Table.Name, row: facts.asJSON(),
+		created: noTime, topic: facts.Table.Name, row: facts.asJSON(),
 	}
 	t.key, t.number = facts.keys(c)
 	switch c := facts.Column("created_at"); c.OID {
 	case pg.OIDTimestamptz:
-		t.created = "CASE WHEN isfinite(e." + c.Quoted + ") THEN e." + c.Quoted + " ELSE clock_timestamp() END"
+		t.created = "CASE WHEN isfinite(e." + c.Quoted + ") THEN e." + c.Quoted + " ELSE " + noTime + " END"
 	case pg.OIDTimestamp:
-		t.created = "CASE WHEN isfinite(e." + c.Quoted + ") THEN e." + c.Quoted + " AT TIME ZONE 'UTC' ELSE clock_timestamp() END"
+		t.created = "CASE WHEN isfinite(e." + c.Quoted + ") THEN e." + c.Quoted + " AT TIME ZONE 'UTC' ELSE " + noTime + " END"
 	}
 	for _, c := range facts.Columns {
 		if !c.Generated {
