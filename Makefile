@@ -63,7 +63,7 @@ chaos: servers ## run ten minutes of kills, restarts and cut connections; CLAIM=
 
 .PHONY: bench
 bench: servers ## measure the figures of docs/performance.md; BENCH="-scale 0.1" for a quick look
-	$(GO) test -run '^$$' -bench 'Drain|Broker|Strategies|Cost|Projection|JQ|Sizes' -benchtime 3x -v -timeout 60m ./bench $(BENCH)
+	$(GO) test -run '^$$' -bench 'Drain|Strategies|Cost|Projection|JQ|Sizes' -benchtime 3x -v -timeout 60m ./bench $(BENCH)
 	$(GO) test -run '^$$' -bench 'Steady|Pinned|TenMillion|Latency|Process|Pipelines|Recovery' -benchtime 1x -v -timeout 30m ./bench $(BENCH)
 
 .PHONY: mutants

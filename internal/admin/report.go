@@ -91,7 +91,11 @@ func (w WaitReport) Text() string {
 	if w.Batches != 1 {
 		batches = Count(w.Batches) + " batches wait"
 	}
-	return fmt.Sprintf("%s (%s events), %s: %s", batches, Count(w.Events), due, w.Error)
+	events := "1 event"
+	if w.Events != 1 {
+		events = Count(w.Events) + " events"
+	}
+	return fmt.Sprintf("%s (%s), %s: %s", batches, events, due, w.Error)
 }
 
 // SuspectsReport is the batches that several owners in a row did not finish.

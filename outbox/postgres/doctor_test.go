@@ -192,6 +192,18 @@ func TestDiagnose_Fixes(t *testing.T) {
 	}
 }
 
+// A server that answers need not be started.
+func TestDiagnose_NoDatabase(t *testing.T) {
+	t.Parallel()
+	at, err := url.Parse(testserver.Postgres(t))
+	check(t, err)
+	at.Path = "/no_such_database"
+	f := find(diagnose(t, at.String(), time.Hour), buffer.LevelError, "server", "the database does not exist")
+	if f == nil || f.Fix != "correct source.url, or create the role or the database" {
+		t.Errorf("got %+v", f)
+	}
+}
+
 func TestDiagnose_MissingTables(t *testing.T) {
 	t.Parallel()
 	p := newDoctorDB(t, testserver.Postgres(t))

@@ -151,7 +151,11 @@ func (d *diagnosis) server(ctx context.Context) bool {
 	}}})
 	switch {
 	case err != nil:
-		d.problem(about, d.DB.ConnectError(err).Error(), "start the server, or correct source.url")
+		fix := "start the server, or correct source.url"
+		if err = d.DB.ConnectError(err); errors.Is(err, buffer.ErrNotReady) { // the server answers
+			fix = "correct source.url, or create the role or the database"
+		}
+		d.problem(about, err.Error(), fix)
 		return false
 	case number < 140000:
 		d.problem(about, "PostgreSQL "+version+" is too old; the relay needs 14 or later", "upgrade the server")
