@@ -43,9 +43,12 @@ func (db *database) start(b *testing.B, c postgres.Config, s sink.Sink, observer
 	c.URL, c.Pipeline, c.Owner, c.Connections = db.url, orders, "bench", 6
 	buf, err := postgres.Open(c)
 	testkit.NoError(b, err)
-	p, err := pipeline.New(buf, s, pipeline.Config{
-		Name: orders, Observer: observer, Log: slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn})),
-	})
+	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
+	config := pipeline.Config{Name: orders, Observer: observer, Log: log, Poll: true}
+	if c.Custom.Project == "" { // nothing notifies of a custom table's events
+		config.Listener = buf.Listener(log)
+	}
+	p, err := pipeline.New(buf, s, config)
 	testkit.NoError(b, err)
 	ctx, cancel := context.WithCancel(b.Context())
 	ended := make(chan error, 1)
