@@ -174,6 +174,13 @@ var claimMutants = []mutant{
 		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/order",
 	},
 	{
+		name: "claims in a SQLite file begin at the id 1",
+		file: "outbox/sqlite/internal/watermark/cursor.go",
+		old:  "const Beginning = math.MinInt64",
+		new:  "const Beginning = math.MaxInt64 - math.MaxInt64",
+		pkg:  "./outbox/sqlite", test: "TestClaim_LowIDs$",
+	},
+	{
 		name: "a claim takes keys of a live batch",
 		file: "outbox/postgres/internal/claim/order.go",
 		old:  "lane NOT IN (SELECT lane FROM held)",

@@ -9,6 +9,7 @@ import (
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/watermark"
 )
 
 const countBacklogSQL = `
@@ -136,7 +137,7 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 		}
 		if renumbered {
 			b.cursor.Renumbered()
-			from = 0
+			from = watermark.Beginning
 		}
 		free, err := b.free(ctx, tx, from)
 		if err != nil {

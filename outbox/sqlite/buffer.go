@@ -26,7 +26,7 @@ type Buffer struct {
 	file   string
 	follow *db.Follower
 	db     *sql.DB
-	cursor watermark.Cursor
+	cursor *watermark.Cursor
 	window scanwindow.Window
 	// mode is the stored form of the mode in which this relay claims; nil before it has seen the file.
 	mode   atomic.Pointer[string]
@@ -90,7 +90,7 @@ func (b *Buffer) fence(batch *buffer.Lease) error {
 
 // newBuffer returns a buffer on the relay's own table, without a connection.
 func newBuffer(c Config, file string) *Buffer {
-	b := &Buffer{config: c, file: file, follow: db.NewFollower(file)}
+	b := &Buffer{config: c, file: file, follow: db.NewFollower(file), cursor: watermark.NewCursor()}
 	b.ledger = ledger{b, c.Table}
 	own := &relayTable{b: b, names: names(c.Table, c.Archive)}
 	b.events, b.upkeep = own, own

@@ -14,22 +14,22 @@ func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*bu
 	if b.config.Ordered {
 		return b.claimInOrder(ctx, limit, lease)
 	}
-	batch, err := b.claim(ctx, lease, func(tx transaction, batch *buffer.Lease, mode string, from int64) (skipped int64, err error) {
+	batch, err := b.claim(ctx, lease, func(tx transaction, batch *buffer.Lease, mode string, from int64) (skipped *int64, err error) {
 		if err := b.events.pick(ctx, tx, batch, mode, from, limit); err != nil {
-			return 0, err
+			return nil, err
 		}
 		if len(batch.Events) == 0 {
 			b.cursor.Exhausted(from)
-			return 0, errNothing
+			return nil, errNothing
 		}
 		var members idset.Set
 		if mode == claimmode.Range {
 			members = idset.Of(batch.IDs())
 		}
 		if err := b.open(ctx, tx, batch, lease, members, func(i int) time.Time { return batch.Events[i].CreatedAt }); err != nil || members != nil {
-			return 0, err
+			return nil, err
 		}
-		return 0, b.events.stamp(ctx, tx, batch)
+		return nil, b.events.stamp(ctx, tx, batch)
 	})
 	if batch != nil {
 		b.events.project(ctx, batch, lease/2)
@@ -48,9 +48,9 @@ func (b *Buffer) stamped(events int) func(updated int64, err error) error {
 }
 
 // claim runs take, which makes a batch of events beyond from, in a transaction. take returns the first
-// event that it left behind, 0 for none; errNothing if it made no batch.
+// event that it left behind, nil for none; errNothing if it made no batch.
 func (b *Buffer) claim(ctx context.Context, lease time.Duration,
-	take func(tx transaction, batch *buffer.Lease, mode string, from int64) (skipped int64, err error),
+	take func(tx transaction, batch *buffer.Lease, mode string, from int64) (skipped *int64, err error),
 ) (*buffer.Lease, error) {
 	batch := b.newLease(lease)
 	committing := false

@@ -16,12 +16,12 @@ import (
 // hook_group_id on dead letters; the batch is in the ledger under a buffer name of its own.
 type DeadLetterQueue struct {
 	ledger
-	cursor watermark.Cursor // says only when to sweep
+	cursor *watermark.Cursor // says only when to sweep
 }
 
 // DeadLetterQueue returns the queue of b's pipeline. It shares b's connections.
 func (b *Buffer) DeadLetterQueue() buffer.Queue {
-	return &DeadLetterQueue{ledger: ledger{b, b.config.Table + queueSuffix}}
+	return &DeadLetterQueue{ledger{b, b.config.Table + queueSuffix}, watermark.NewCursor()}
 }
 
 // queueSuffix makes the buffer name of a dead-letter queue in the ledger.

@@ -40,26 +40,26 @@ WHERE id IN (SELECT value FROM json_each(?2))`
 // claimInOrder is Claim for `order: key`.
 func (b *Buffer) claimInOrder(ctx context.Context, limit int, lease time.Duration) (batch *buffer.Lease, err error) {
 	err = b.window.Scan(limit, func(size int) (found bool, seen int, err error) {
-		batch, err = b.claim(ctx, lease, func(tx transaction, batch *buffer.Lease, _ string, from int64) (int64, error) {
+		batch, err = b.claim(ctx, lease, func(tx transaction, batch *buffer.Lease, _ string, from int64) (*int64, error) {
 			if err := b.fillLanes(ctx, tx); err != nil {
-				return 0, err
+				return nil, err
 			}
 			p, err := b.pickInOrder(ctx, tx, batch, from, size, limit)
 			seen = p.seen
 			switch {
 			case err != nil:
-				return 0, err
+				return nil, err
 			case p.seen == 0:
 				b.cursor.Exhausted(from)
-				return 0, errNothing
+				return nil, errNothing
 			case len(p.ids) == 0:
-				return 0, errNothing
+				return nil, errNothing
 			}
 			if err := b.open(ctx, tx, batch, lease, nil, func(i int) time.Time { return batch.Events[i].CreatedAt }); err != nil {
-				return 0, err
+				return nil, err
 			}
 			if err := b.stamped(len(p.ids))(tx.exec(ctx, stampPickedSQL, batch.GroupID.String(), idset.JSONIDs(p.ids))); err != nil {
-				return 0, err
+				return nil, err
 			}
 			return p.skipped, b.fillLanes(ctx, tx)
 		})
@@ -72,7 +72,7 @@ func (b *Buffer) claimInOrder(ctx context.Context, limit int, lease time.Duratio
 type picked struct {
 	ids     []int64
 	seen    int
-	skipped int64 // the first event that waits for another of its key; 0: none
+	skipped *int64 // the first event that waits for another of its key; nil: none
 }
 
 // pickInOrder fills in the first events in free lanes among size waiting ones.
@@ -98,8 +98,8 @@ func (b *Buffer) pickInOrder(ctx context.Context, tx transaction, batch *buffer.
 		switch {
 		case key == nil || !held[lane(*key)]:
 			p.ids = append(p.ids, id)
-		case p.skipped == 0:
-			p.skipped = id
+		case p.skipped == nil:
+			p.skipped = new(id)
 		}
 	}
 	if err := errors.Join(rows.Err(), rows.Close()); err != nil || len(p.ids) == 0 {

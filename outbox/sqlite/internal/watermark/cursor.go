@@ -4,6 +4,7 @@
 package watermark
 
 import (
+	"math"
 	"sync"
 	"time"
 )
@@ -12,14 +13,19 @@ import (
 // changed by hand.
 const sweepEvery = 5 * time.Minute
 
-// Cursor is the id beyond which claims look. The zero Cursor is at the beginning; it is safe for
-// concurrent use.
+// Beginning is before all ids. An application may insert an event with an id of its own, and that may be 0 or less.
+const Beginning = math.MinInt64
+
+// Cursor is the id beyond which claims look. It is safe for concurrent use.
 type Cursor struct {
 	mu      sync.Mutex
 	at      int64
 	highest int64 // id claimed so far
 	swept   time.Time
 }
+
+// NewCursor returns a Cursor at the beginning.
+func NewCursor() *Cursor { return &Cursor{at: Beginning, highest: Beginning} }
 
 // Position returns the id beyond which to look.
 func (c *Cursor) Position() int64 {
@@ -39,13 +45,13 @@ func (c *Cursor) SweepDue() bool {
 func (c *Cursor) Swept() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at, c.swept = 0, time.Now()
+	c.at, c.swept = Beginning, time.Now()
 }
 
 // Claimed records a claim that looked beyond from and took ids up to last. The cursor moves there, or to
-// just before skipped, the first event that the claim left behind (0: none). If the cursor is no
+// just before skipped, the first event that the claim left behind (nil: none). If the cursor is no
 // longer at from, a sweep began or another claim moved it, and it stays.
-func (c *Cursor) Claimed(from, last, skipped int64) {
+func (c *Cursor) Claimed(from, last int64, skipped *int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.highest = max(c.highest, last)
@@ -53,8 +59,8 @@ func (c *Cursor) Claimed(from, last, skipped int64) {
 		return
 	}
 	c.at = last
-	if skipped > 0 {
-		c.at = min(last, skipped-1)
+	if skipped != nil {
+		c.at = min(last, *skipped-1)
 	}
 }
 
@@ -72,19 +78,19 @@ func (c *Cursor) Exhausted(from int64) {
 func (c *Cursor) Renumbered() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at, c.highest = 0, 0
+	c.at, c.highest = Beginning, Beginning
 }
 
-// Restart makes the cursor the zero Cursor, because another file is read.
+// Restart makes the cursor a new one, because another file is read.
 func (c *Cursor) Restart() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at, c.highest, c.swept = 0, 0, time.Time{}
+	c.at, c.highest, c.swept = Beginning, Beginning, time.Time{}
 }
 
 // Reset moves the cursor to the beginning after a claim whose commit is unknown.
 func (c *Cursor) Reset() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.at = 0
+	c.at = Beginning
 }
