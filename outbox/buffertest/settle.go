@@ -46,7 +46,8 @@ func settleMixed(t *testing.T, h Harness) {
 	part := buffer.NewGroupID()
 	settle(t, f.Buffer, b,
 		delivered(ids[0], ids[3], ids[6]),
-		buffer.Outcome{Verdict: buffer.Dead, IDs: []int64{ids[1], ids[5]}, Attempts: 4, Error: "refused"},
+		buffer.Outcome{Verdict: buffer.Dead, IDs: []int64{ids[1]}, Attempts: 4, Error: "refused"},
+		buffer.Outcome{Verdict: buffer.Dead, IDs: []int64{ids[5]}, Attempts: 2, Error: "too large"},
 		buffer.Outcome{Verdict: buffer.Retry, IDs: []int64{ids[2], ids[4]}, GroupID: part, After: lease, Attempts: 1, Outages: 2, Error: "busy"},
 	)
 	equal(t, "rows left", f.Rows(t), []Row{{ids[2], part}, {ids[4], part}, {ids[7], uuid.Nil}, {ids[8], uuid.Nil}})
@@ -64,8 +65,8 @@ func settleMixed(t *testing.T, h Harness) {
 	})
 	dead := f.Dead(t)
 	equal(t, "dead letters", len(dead), 2)
-	for i, id := range []int64{ids[1], ids[5]} {
-		equal(t, "dead letter", []any{dead[i].EventID, dead[i].Attempts, dead[i].Error, dead[i].GroupID}, []any{id, 4, "refused", b.GroupID})
+	for i, want := range [][]any{{ids[1], 4, "refused", b.GroupID}, {ids[5], 2, "too large", b.GroupID}} {
+		equal(t, "dead letter", []any{dead[i].EventID, dead[i].Attempts, dead[i].Error, dead[i].GroupID}, want)
 	}
 }
 
