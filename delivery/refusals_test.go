@@ -3,6 +3,7 @@ package delivery_test
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"math"
 	"math/bits"
 	"slices"
@@ -483,6 +484,39 @@ func TestRefusal(t *testing.T) {
 		expect(t, "signals to decide on what is held", l.accepts, 0)
 		l.drain(t)
 		expect(t, "dead", len(l.dead), 0)
+	})
+
+	// A request that waited for the rate limit while the other was refused began after that.
+	run("SuccessAfterARateLimit", func(t *testing.T) {
+		l := newLedger(nil, refusesAll)
+		s := &limited{l.workerHarness, func(context.Context) error { return nil }}
+		l.Worker = delivery.NewWorker(s, l, delivery.Config{
+			MaxAttempts: 3, Backoff: delivery.Backoff{Initial: time.Second, Max: time.Minute, Multiplier: 2},
+			Observer: l, Log: slog.New(slog.DiscardHandler),
+		})
+		acquiring, acquired := make(chan struct{}), make(chan struct{})
+		s.wait = func(context.Context) error {
+			close(acquiring)
+			<-acquired
+			return nil
+		}
+		done := make(chan error)
+		go func() {
+			_, err := l.Work(t.Context(), t.Context(), newLease(9), nil, nil)
+			done <- err
+		}()
+		<-acquiring
+		<-time.After(time.Millisecond)
+		s.wait = func(context.Context) error { return nil }
+		l.put(1)
+		l.drain(t)
+		expect(t, "dead", len(l.dead), 0)
+		l.answer = func([]int64) error { return nil }
+		close(acquired)
+		expectError(t, <-done, nil)
+		l.drain(t)
+		expect(t, "dead", fmt.Sprint(l.dead), "[1]")
+		expect(t, "requests", l.requests[1], 1)
 	})
 
 	run("NamedByEvent", func(t *testing.T) {

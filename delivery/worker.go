@@ -243,9 +243,9 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 		w.refusals.remember(l, r, outcomes, time.Now())
 		return attempt{outcomes: outcomes, unsent: true}, nil
 	}
-	began := time.Now()
 	w.refusals.sending(l.GroupID, true)
-	r, took, ok := w.send(ctx, l)
+	r, began, ok := w.send(ctx, l)
+	took := time.Since(began)
 	w.refusals.sending(l.GroupID, false)
 	if !ok {
 		return w.released(ctx, l)
@@ -279,24 +279,25 @@ func (w *Worker) released(ctx context.Context, l *buffer.Lease) (attempt, error)
 
 func leaseLost(ctx context.Context) bool { return errors.Is(context.Cause(ctx), buffer.ErrLeaseLost) }
 
-// send sends the batch and interprets what the sink said. took is without the wait for a
+// send sends the batch and interprets what the sink said. The request began then, after its wait for a
 // rate limit. ok is false when the relay stopped during that wait: nothing was sent.
-func (w *Worker) send(ctx context.Context, l *buffer.Lease) (r result, took time.Duration, ok bool) {
+func (w *Worker) send(ctx context.Context, l *buffer.Lease) (r result, began time.Time, ok bool) {
+	began = time.Now()
 	if err := projectionFailed(l); err != nil { // wait, as for an outage
 		mayBePoison := !errors.Is(err, buffer.ErrDatabaseUnavailable)
-		return result{whole: verdict{kind: unavailable, mayBePoison: mayBePoison, err: err}}, 0, true
+		return result{whole: verdict{kind: unavailable, mayBePoison: mayBePoison, err: err}}, began, true
 	}
 	l.FirstSend = l.UnfinishedLeases == 1 && l.Attempts == 0 && l.Outages == 0
 	sendCtx, cancel := context.WithTimeout(ctx, w.config.SendTimeout)
 	defer cancel()
-	began := time.Now()
 	waited, err := callSink(w, ctx, sendCtx, l, func() (time.Duration, error) { return w.prepareAndSend(sendCtx, &l.Batch) })
+	began = began.Add(waited)
 	if errors.Is(err, errDraining) {
-		return result{}, 0, false
+		return result{}, began, false
 	}
 	r = interpret(&l.Batch, err, w.addressOf)
 	if r.hung = errors.Is(err, errHung); r.hung { // no batch is blamed for what its library does
-		return r, time.Since(began), true
+		return r, began, true
 	}
 	if err != nil && r.each == nil && r.split == nil {
 		switch {
@@ -306,7 +307,7 @@ func (w *Worker) send(ctx context.Context, l *buffer.Lease) (r result, took time
 			r = r.outage(true)
 		}
 	}
-	return r, time.Since(began) - waited, true
+	return r, began, true
 }
 
 var errDraining = errors.New("the relay stops")

@@ -316,6 +316,13 @@ var trustMutants = []mutant{
 		pkg:  "./delivery", test: "TestRefusal",
 	},
 	{
+		name: "a request begins before its wait for the rate limit",
+		file: "delivery/worker.go",
+		old:  "	began = began.Add(waited)\n",
+		new:  "",
+		pkg:  "./delivery", test: "TestRefusal$",
+	},
+	{
 		name: "a success before a refusal proves that the sink accepts others",
 		file: "delivery/refusals.go",
 		old:  "	case one.lastLeft, !d.acceptedAt.Before(one.at):\n",
