@@ -5,9 +5,16 @@ var batchMutants = []mutant{
 	{
 		name: "a repeated batch of a custom table says another created_at",
 		file: "outbox/postgres/internal/custom/statements.go",
-		old:  "strings.ReplaceAll(t.created, noTime, \"t.oldest_at\")",
+		old:  "strings.ReplaceAll(t.created, noTime, \"t.claimed_at\")",
 		new:  "strings.ReplaceAll(t.created, noTime, noTime)",
 		pkg:  "./outbox/postgres", test: "TestProjection_CreatedAtOfRepeatedBatch",
+	},
+	{
+		name: "a repeated batch of a custom table on SQLite says another created_at",
+		file: "outbox/sqlite/custom.go",
+		old:  "in.extent(batch, nil).args()...), claimed)",
+		new:  "in.extent(batch, nil).args()...), claimed.Add(1))",
+		pkg:  "./outbox/sqlite", test: "TestCustomTable_CreatedAt",
 	},
 
 	// Sends that hang.

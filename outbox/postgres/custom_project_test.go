@@ -134,18 +134,21 @@ func TestProjection_ColumnNamesAreExact(t *testing.T) {
 	}
 }
 
-// A table that does not say when an event was created: its batch says the same at each attempt, because its group_id
+// A table that does not say when an event was created, or not of every event: its batch says the same at each attempt, because its group_id
 // promises the same request. An API that compares would refuse the second one.
 func TestProjection_CreatedAtOfRepeatedBatch(t *testing.T) {
 	t.Parallel()
+	const integer, uuid = "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "id uuid PRIMARY KEY DEFAULT gen_random_uuid()"
+	const oneIsNull = ", created_at timestamptz DEFAULT nullif(current_setting('test.created_at', true), '')::timestamptz"
 	for name, id := range map[string]string{
-		"integer": "id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "uuid": "id uuid PRIMARY KEY DEFAULT gen_random_uuid()",
+		"integer": integer, "uuid": uuid, "integer, one NULL": integer + oneIsNull, "uuid, one NULL": uuid + oneIsNull,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			custom := buffer.CustomTable{ID: "id", Project: "SELECT id, to_jsonb(n) AS payload FROM {events} e"}
 			o := newCustomFixture(t, testserver.Postgres(t), "CREATE SCHEMA relay; CREATE TABLE changes ("+id+", n integer, group_id uuid)", custom, "changes")
-			o.exec(t, "INSERT INTO changes (n) SELECT generate_series(1, 3)")
+			o.exec(t, "INSERT INTO changes (n) SELECT generate_series(1, 2)")
+			o.exec(t, "SET test.created_at = '2026-01-01 00:00:00Z'; INSERT INTO changes (n) VALUES (3)")
 			b, err := o.Claim(t.Context(), 10, lease)
 			check(t, err)
 			o.settle(t, b, buffer.Outcome{Verdict: buffer.Retry, GroupID: b.GroupID})

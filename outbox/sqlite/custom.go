@@ -163,15 +163,15 @@ func (s *shape) stamped(which extent, group uuid.UUID) extent {
 
 const (
 	// Ids and times come in one row: a step of the driver costs more than reading an event's row. Events
-	// that have no created_at are as old as their claim.
+	// that have no created_at are as old as their first claim, so that what is sent under one group_id stays the same.
 	pickCustomSQL = `
-SELECT coalesce(group_concat(id), ''), coalesce(group_concat(coalesce(created_at, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))), '')
+SELECT coalesce(group_concat(id), ''), coalesce(group_concat(coalesce(created_at, '')), '')
 FROM (SELECT id, created_at FROM outbox_events WHERE id > ?1 AND group_id IS NULL
       ORDER BY id LIMIT ?2)`
 
-	// ?1 to ?5 are an extent, ?6 is the created_at of the oldest of the batch by its ledger row.
+	// ?1 to ?5 are an extent.
 	loadCustomSQL = `
-SELECT coalesce(group_concat(id), ''), coalesce(group_concat(coalesce(created_at, ?6)), '')
+SELECT coalesce(group_concat(id), ''), coalesce(group_concat(coalesce(created_at, '')), '')
 FROM (SELECT id, created_at FROM outbox_events
       WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
         AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
@@ -184,7 +184,8 @@ WHERE custom_id BETWEEN ?2 AND ?3 AND group_id IS NULL`
 )
 
 func (c *customTable) pick(ctx context.Context, tx transaction, batch *buffer.Lease, _ string, from int64, limit int) (err error) {
-	batch.Events, err = scanIDs(tx.row(ctx, pickCustomSQL, from, limit))
+	batch.ClaimedAt = time.Now().UTC().Truncate(time.Millisecond)
+	batch.Events, err = scanIDs(tx.row(ctx, pickCustomSQL, from, limit), batch.ClaimedAt)
 	return err
 }
 
@@ -211,12 +212,16 @@ func (c *customTable) clear(ctx context.Context, tx transaction) (events int64, 
 }
 
 func (c *customTable) load(ctx context.Context, tx transaction, batch *buffer.Lease, in holding, _ int) (err error) {
-	batch.Events, err = scanIDs(tx.row(ctx, loadCustomSQL, append(in.extent(batch, nil).args(), in.oldest)...))
+	claimed, err := time.Parse(db.TimeFormat, in.claimed)
+	if err != nil {
+		return err
+	}
+	batch.Events, err = scanIDs(tx.row(ctx, loadCustomSQL, in.extent(batch, nil).args()...), claimed)
 	return err
 }
 
-// scanIDs reads a row of ids and times, each separated by commas.
-func scanIDs(row *sql.Row) (events []outbox.Event, err error) {
+// scanIDs reads a row of ids and times, each separated by commas. Events without a time have that of their claim.
+func scanIDs(row *sql.Row, claimed time.Time) (events []outbox.Event, err error) {
 	var ids, times string
 	if err := row.Scan(&ids, &times); err != nil || ids == "" {
 		return nil, err
@@ -228,8 +233,8 @@ func scanIDs(row *sql.Row) (events []outbox.Event, err error) {
 			return nil, err
 		}
 		at, rest, _ := strings.Cut(times, ",")
-		if e.CreatedAt, err = time.Parse(db.TimeFormat, at); err != nil { // the 30th of February
-			e.CreatedAt = time.Now().UTC()
+		if e.CreatedAt, err = time.Parse(db.TimeFormat, at); err != nil { // none, or the 30th of February
+			e.CreatedAt = claimed
 		}
 		times = rest
 		events = append(events, e)

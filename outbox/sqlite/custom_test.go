@@ -244,16 +244,28 @@ func TestCustomTable_CreatedAt(t *testing.T) {
 	}
 
 	// Without one, and with one that is none, the claim's time stays with the event.
-	for _, column := range []string{"", ", created_at TEXT DEFAULT 'yesterday'"} {
-		_, b := newCustom(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT"+column+"); INSERT INTO t (payload) VALUES (1), (2)", sqlite.Config{Custom: buffer.CustomTable{Project: byKey}})
+	const oneIsNull = ", created_at TEXT); INSERT INTO t (payload, created_at) VALUES (1, '2026-01-01 00:00:00'), (2, NULL"
+	for _, rest := range []string{
+		"); INSERT INTO t (payload) VALUES (1), (2", ", created_at TEXT DEFAULT 'yesterday'); INSERT INTO t (payload) VALUES (1), (2",
+		", created_at TEXT DEFAULT '2026-02-30T00:00:00.000Z'); INSERT INTO t (payload) VALUES (1), (2", oneIsNull,
+	} {
+		_, b := newCustom(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT"+rest+")", sqlite.Config{Custom: buffer.CustomTable{Project: byKey}})
 		batch := claimed(t, b)
-		first := batch.Events[0].CreatedAt
+		first := batch.Events[1].CreatedAt
 		if age := batch.ClaimedAt.Sub(first); age < 0 || age > time.Minute {
 			t.Errorf("created at %v, claimed at %v", first, batch.ClaimedAt)
 		}
-		part := buffer.NewGroupID()
-		testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered, IDs: []int64{1}}, {Verdict: buffer.Retry, IDs: []int64{2}, GroupID: part}}))
+		testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: batch.GroupID}}))
 		again, err := testkit.TakeOver(t.Context(), b, time.Hour)
+		testkit.NoError(t, err)
+		for i := range again.Events {
+			if at := again.Events[i].CreatedAt; !at.Equal(batch.Events[i].CreatedAt) {
+				t.Errorf("taken over, created at %v, claimed with %v", at, batch.Events[i].CreatedAt)
+			}
+		}
+		part := buffer.NewGroupID()
+		testkit.NoError(t, b.Settle(t.Context(), again, []buffer.Outcome{{Verdict: buffer.Delivered, IDs: []int64{1}}, {Verdict: buffer.Retry, IDs: []int64{2}, GroupID: part}}))
+		again, err = testkit.TakeOver(t.Context(), b, time.Hour)
 		testkit.NoError(t, err)
 		if at := again.Events[0].CreatedAt; !at.Equal(first) {
 			t.Errorf("taken over, created at %v, first claimed at %v", at, first)

@@ -13,6 +13,7 @@ import (
 type holding struct {
 	members, newest *string
 	oldest          string // created_at of its oldest event
+	claimed         string // when its events were first claimed
 }
 
 // extent is which rows of the buffer a statement means.

@@ -46,9 +46,9 @@ func leased(batch *buffer.Lease, err error) (*buffer.Lease, error) {
 
 const openLedgerSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, members, newest_at)
+                            attempts, outages, events, first_id, last_id, oldest_at, members, newest_at, claimed_at)
 VALUES (?1, ?2, ?3, 'leased', 1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?4), ?5, 1,
-        0, 0, ?6, ?7, ?8, ?9, ?10, ?11)
+        0, 0, ?6, ?7, ?8, ?9, ?10, ?11, coalesce(?12, strftime('%Y-%m-%dT%H:%M:%fZ', 'now')))
 RETURNING claimed_at`
 
 // open writes the ledger row of the batch's events, by range with members, or by stamp if members is nil. at
@@ -66,7 +66,10 @@ func (l ledger) open(ctx context.Context, tx transaction, batch *buffer.Lease, l
 	}
 	args := []any{
 		batch.GroupID.String(), l.buffer, claimmode.Stamp, db.Seconds(lease), l.b.config.Owner,
-		len(batch.Events), batch.FirstID, batch.LastID, oldest.Format(db.TimeFormat), nil, nil,
+		len(batch.Events), batch.FirstID, batch.LastID, oldest.Format(db.TimeFormat), nil, nil, nil,
+	}
+	if !batch.ClaimedAt.IsZero() {
+		args[11] = batch.ClaimedAt.Format(db.TimeFormat)
 	}
 	if members != nil {
 		args[2], args[9], args[10] = claimmode.Range, members.JSON(), newest.Format(db.TimeFormat)
@@ -158,7 +161,7 @@ func notRead(ctx context.Context, batch *buffer.Lease, err error) (*buffer.Lease
 }
 
 const holdingSQL = `
-SELECT events, members, newest_at, oldest_at FROM outbox_batches
+SELECT events, members, newest_at, oldest_at, claimed_at FROM outbox_batches
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3`
 
 // load reads a leased batch.
@@ -171,7 +174,7 @@ func (l ledger) load(ctx context.Context, batch *buffer.Lease, load loader) erro
 			count int
 			in    holding
 		)
-		err := tx.row(ctx, holdingSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo).Scan(&count, &in.members, &in.newest, &in.oldest)
+		err := tx.row(ctx, holdingSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo).Scan(&count, &in.members, &in.newest, &in.oldest, &in.claimed)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
 			return buffer.ErrLeaseLost
@@ -216,7 +219,7 @@ const (
 	closeLedgerSQL = `
 DELETE FROM outbox_batches
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'
-RETURNING members, newest_at, oldest_at`
+RETURNING members, newest_at, oldest_at, claimed_at`
 
 	retryWholeSQL = `
 UPDATE outbox_batches
@@ -243,7 +246,7 @@ SET events = json_array_length(?4), delivered = ?4, due_at = strftime('%Y-%m-%dT
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state = 'delivered'`
 
 	deliveredHoldingSQL = `
-SELECT members, newest_at, oldest_at FROM outbox_batches
+SELECT members, newest_at, oldest_at, claimed_at FROM outbox_batches
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state = 'delivered'`
 )
 
@@ -271,7 +274,7 @@ func (l ledger) settle(ctx context.Context, batch *buffer.Lease, all []buffer.Ou
 		if frees {
 			opening = deliveredHoldingSQL
 		}
-		err := tx.row(ctx, opening, l.buffer, batch.GroupID.String(), batch.LeaseNo).Scan(&in.members, &in.newest, &in.oldest)
+		err := tx.row(ctx, opening, l.buffer, batch.GroupID.String(), batch.LeaseNo).Scan(&in.members, &in.newest, &in.oldest, &in.claimed)
 		if errors.Is(err, sql.ErrNoRows) {
 			return buffer.ErrLeaseLost
 		}

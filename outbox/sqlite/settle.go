@@ -74,10 +74,10 @@ func (b *Buffer) Settle(ctx context.Context, batch *buffer.Lease, all []buffer.O
 const openPartSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address,
-                            members, newest_at)
+                            members, newest_at, claimed_at)
 SELECT ?6, ?7, ?8, 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?9), ?10, ?18,
        ?11, ?12, count(*), min(id), max(id), coalesce(min(created_at), ?17), ?13, ?14, ?15,
-       ?16, ?5
+       ?16, ?5, ?19
 FROM outbox_events
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
@@ -100,7 +100,7 @@ func (b *Buffer) retryPart(ctx context.Context, tx transaction, batch *buffer.Le
 		which.stamp, which.ids = o.GroupID.String(), nil
 	}
 	_, err = tx.exec(ctx, openPartSQL, append(which.args(), o.GroupID.String(), b.config.Table, claim, db.Seconds(o.After), b.config.Owner,
-		o.Attempts, o.Outages, origins, o.Error, o.Address, members, in.oldest, o.UnfinishedLeases)...)
+		o.Attempts, o.Outages, origins, o.Error, o.Address, members, in.oldest, o.UnfinishedLeases, in.claimed)...)
 	if err != nil {
 		return err
 	}

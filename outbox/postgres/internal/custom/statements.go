@@ -28,7 +28,7 @@ func (t *Table) names(events string, deadPayloadOID uint32, relay []string) []st
 	columns, values := t.putBack()
 	names := []string{
 		"custom_events", events, "d.custom_id", deadID, "custom_id", t.find().Quoted, "e.custom_key::text", key, "e.custom_uuid", uuid,
-		"e.created_at", t.created, "t.created_at", strings.ReplaceAll(t.created, noTime, "t.oldest_at"), // t is the ledger's row
+		"e.created_at", t.created, "t.created_at", strings.ReplaceAll(t.created, noTime, "t.claimed_at"), // t is the ledger's row
 		"to_json(e)", t.row, "(custom_columns)", "(" + columns + ")", "SELECT custom_values", "SELECT " + values,
 	}
 	if !pg.IsJSON(deadPayloadOID) {
@@ -69,9 +69,9 @@ WITH picked AS MATERIALIZED (
   RETURNING e.custom_id::bigint AS id, e.custom_key::text AS key, e.created_at AS created_at, e.group_id
 ), ledger AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                              attempts, outages, events, first_id, last_id, oldest_at)
+                              attempts, outages, events, first_id, last_id, oldest_at, claimed_at)
   SELECT $2::uuid, $1, 'stamp', 'leased', 1, clock_timestamp() + $6::interval, $7, 1,
-         0, 0, CASE WHEN count(*) = (SELECT count(*) FROM stamped WHERE group_id = $2::uuid) THEN count(*) END, min(id), max(id), min(created_at)
+         0, 0, CASE WHEN count(*) = (SELECT count(*) FROM stamped WHERE group_id = $2::uuid) THEN count(*) END, min(id), max(id), min(created_at), statement_timestamp()
   FROM picked HAVING count(*) > 0
 )
 SELECT id, key, created_at FROM stamped`

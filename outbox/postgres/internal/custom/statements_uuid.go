@@ -23,9 +23,9 @@ WITH picked AS MATERIALIZED (
   RETURNING e.custom_key::text AS key, e.created_at AS created_at, e.group_id
 ), ledger AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                              attempts, outages, events, first_id, last_id, oldest_at, uuids)
+                              attempts, outages, events, first_id, last_id, oldest_at, claimed_at, uuids)
   SELECT $2::uuid, $1, 'stamp', 'leased', 1, clock_timestamp() + $6::interval, $7, 1,
-         0, 0, CASE WHEN n = (SELECT count(*) FROM stamped WHERE group_id = $2::uuid) THEN n END, first_id, first_id + n - 1, oldest_at, uuids
+         0, 0, CASE WHEN n = (SELECT count(*) FROM stamped WHERE group_id = $2::uuid) THEN n END, first_id, first_id + n - 1, oldest_at, statement_timestamp(), uuids
   FROM (SELECT count(*) AS n, nextval('outbox_numbers') + 1 AS first_id, array_agg(id ORDER BY created_at, id) AS uuids,
                min(created_at) AS oldest_at
         FROM picked HAVING count(*) > 0) block
