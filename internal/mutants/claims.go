@@ -174,6 +174,13 @@ var claimMutants = []mutant{
 		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/order",
 	},
 	{
+		name: "an event whose created_at is in no calendar blocks a SQLite file",
+		file: "outbox/sqlite/internal/db/time.go",
+		old:  "	return time.Date(year, ",
+		new:  "	return time.Time{}, err\n	return time.Date(year, ",
+		pkg:  "./outbox/sqlite", test: "TestClaim_ImpossibleTime",
+	},
+	{
 		name: "claims in a SQLite file begin at the id 1",
 		file: "outbox/sqlite/internal/watermark/cursor.go",
 		old:  "const Beginning = math.MinInt64",

@@ -128,8 +128,9 @@ const textOfUUID = `CASE WHEN typeof(group_id) = 'blob' AND length(group_id) = 1
 //
 // strftime takes longer than all the rest of reading an event, and most times are in one of two forms.
 func timeOf(column string) string {
-	return "CASE WHEN length(" + column + ") = 24 AND " + column + " GLOB '????-??-??T??:??:??.???Z' THEN " + column +
-		" WHEN length(" + column + ") = 19 AND " + column + " GLOB '????-??-?? ??:??:??' THEN replace(" + column + ", ' ', 'T') || '.000Z'" +
+	glob := func(digits string) string { return db.Text(strings.ReplaceAll(digits, "0", "[0-9]")) }
+	return "CASE WHEN length(" + column + ") = 24 AND " + column + " GLOB " + glob("0000-00-00T00:00:00.000Z") + " THEN " + column +
+		" WHEN length(" + column + ") = 19 AND " + column + " GLOB " + glob("0000-00-00 00:00:00") + " THEN replace(" + column + ", ' ', 'T') || '.000Z'" +
 		" ELSE strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN typeof(" + column + ") IN ('integer', 'real') AND abs(" + column + ") > 253402300799" +
 		" THEN " + column + " / 1000.0 ELSE " + column + " END, 'auto') END"
 }

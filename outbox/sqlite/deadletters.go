@@ -108,7 +108,7 @@ func scanDeadLetters(rows *sql.Rows, err error, limit int) (events []buffer.Dead
 			if !t.text.Valid {
 				continue
 			}
-			if *t.at, err = time.Parse(db.TimeFormat, t.text.String); err != nil {
+			if *t.at, err = db.ParseTime(t.text.String); err != nil {
 				return nil, nil, false, fmt.Errorf("a time of the dead letter of event %d: %w", d.ID, err)
 			}
 		}

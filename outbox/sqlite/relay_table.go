@@ -227,7 +227,7 @@ func scanEvents(rows *sql.Rows, limit int) (events []outbox.Event, cut bool, err
 		if size += buffer.EventBytes(&e); size > buffer.MaxBytes && len(events) > 0 {
 			return events, true, nil
 		}
-		if e.CreatedAt, err = time.Parse(db.TimeFormat, createdAt); err != nil {
+		if e.CreatedAt, err = db.ParseTime(createdAt); err != nil {
 			return nil, false, fmt.Errorf("created_at of event %d: %w", e.ID, err)
 		}
 		if e.Payload == nil {
@@ -257,7 +257,7 @@ func scanListed(rows *sql.Rows, limit int) (events []outbox.Event, err error) {
 			text := string(hash[:])
 			e.Key = &text
 		}
-		if e.CreatedAt, err = time.Parse(db.TimeFormat, createdAt); err != nil {
+		if e.CreatedAt, err = db.ParseTime(createdAt); err != nil {
 			return nil, fmt.Errorf("created_at of event %d: %w", e.ID, err)
 		}
 		e.Payload = []byte{}
