@@ -71,7 +71,7 @@ var claimMutants = []mutant{
 		file: "outbox/postgres/internal/watermark/watermarks.go",
 		old:  "	case renumbered, seen.LastValue < began:",
 		new:  "	case renumbered && seen.LastValue < 0, seen.LastValue < 0:",
-		pkg:  "./pipeline", test: "TestSequence_SetBack",
+		pkg:  "./outbox/postgres", test: "TestNumbering_ReplacedMeanwhile",
 	},
 	{
 		name: "a range with a gap is remembered",
