@@ -15,7 +15,7 @@ import (
 
 // BenchmarkPinned drains twenty rounds of 50,000 events while another session holds a
 // snapshot, so that vacuum can remove nothing. It reports the rate of the last round
-// relative to the second (the first has no dead rows yet), and the time of claims.
+// relative to the second (the first has no dead rows yet), the CPU time of PostgreSQL by event, and the time of claims.
 // There is no sink, because its cost would hide the cost of claims.
 func BenchmarkPinned(b *testing.B) {
 	const rounds = 20
@@ -27,7 +27,7 @@ func BenchmarkPinned(b *testing.B) {
 		restarted bool
 	}{{"range", buffer.ClaimRange, false}, {"range, restarted", buffer.ClaimRange, true}, {"stamp", buffer.ClaimStamp, false}}
 	for b.Loop() {
-		t := table{head: []string{"", "events/s of round 2", "of the last", "last to second", "median of rounds 16-20 to 2-6", "claim p50 ms, rounds 2-6", "16-20", "p99 ms, rounds 2-6", "16-20"}}
+		t := table{head: []string{"", "events/s of round 2", "of the last", "last to second", "median of rounds 16-20 to 2-6", "PostgreSQL µs, rounds 2-6", "16-20", "claim p50 ms, rounds 2-6", "16-20", "p99 ms, rounds 2-6", "16-20"}}
 		var chart strings.Builder
 		for _, c := range contenders {
 			if !wanted(c.name) {
@@ -68,17 +68,26 @@ func (db *database) pin(b *testing.B, table string) (unpin func()) {
 
 // series has the results of the rounds in order.
 type series struct {
-	speeds []float64   // events/s
-	claims [][]float64 // milliseconds each took
+	speeds   []float64   // events/s
+	postgres []float64   // microseconds of CPU time an event
+	claims   [][]float64 // milliseconds each took
 }
 
-func (s *series) add(events int, took time.Duration, claims []time.Duration) {
-	s.speeds = append(s.speeds, float64(events)/took.Seconds())
-	var ms []float64
-	for _, d := range claims {
-		ms = append(ms, milliseconds(d))
+// measure begins a round. The result ends it.
+func (s *series) measure(b *testing.B, db *database, events int) (end func(claims []time.Duration)) {
+	b.Helper()
+	began, postgres := time.Now(), familyTime(b, db.pid)
+	return func(claims []time.Duration) {
+		b.Helper()
+		took := time.Since(began)
+		s.postgres = append(s.postgres, (familyTime(b, db.pid)-postgres).Seconds()*1e6/float64(events))
+		s.speeds = append(s.speeds, float64(events)/took.Seconds())
+		var ms []float64
+		for _, d := range claims {
+			ms = append(ms, milliseconds(d))
+		}
+		s.claims = append(s.claims, ms)
 	}
-	s.claims = append(s.claims, ms)
 }
 
 // rounds drains one round after the other with a relay in one claim mode. A relay that is restarted starts when the events of
@@ -89,10 +98,10 @@ func (db *database) rounds(b *testing.B, mode buffer.ClaimMode, restarted bool, 
 		for range rounds {
 			db.insert(b, eventsTable, events)
 			round := newCountdown(events)
-			began := time.Now()
+			end := s.measure(b, db, events)
 			stop := db.start(b, postgres.Config{Claim: mode}, nothing{}, round)
 			round.await(b, 2*time.Minute)
-			s.add(events, time.Since(began), round.claims)
+			end(round.claims)
 			stop()
 		}
 		db.claimedBy(b, mode)
@@ -106,10 +115,10 @@ func (db *database) rounds(b *testing.B, mode buffer.ClaimMode, restarted bool, 
 		round := newCountdown(events)
 		observer.next(round)
 		commit := db.prepareCommit(b, eventsTable, events)
-		began := time.Now()
+		end := s.measure(b, db, events)
 		commit()
 		round.await(b, 2*time.Minute)
-		s.add(events, time.Since(began), round.claims)
+		end(round.claims)
 	}
 	stop()
 	db.claimedBy(b, mode)
@@ -129,11 +138,11 @@ func (db *database) loopRounds(b *testing.B, rounds, events int) (s series) {
 		commit := db.prepareCommit(b, loopTable, events)
 		var picks picks
 		stop := db.startLoop(b, 2, nowhere().loop, round.add, picks.add)
-		began := time.Now()
+		measured := s.measure(b, db, events)
 		commit()
 		select {
 		case <-round.done:
-			s.add(events, time.Since(began), picks.took)
+			measured(picks.took)
 			stop()
 		case <-end:
 			b.Logf("the loop was stopped after %v, in round %d", loopFor, i+1)
@@ -164,7 +173,7 @@ func (s *series) report(b *testing.B, t *table, chart *strings.Builder, name str
 	}
 	earlyClaims, lateClaims := window(s.claims, 2, 6), s.claims[max(1, n-5):]
 	last, steady := s.speeds[n-1]/s.speeds[1], median(late)/median(early)
-	t.add(name, s.speeds[1], s.speeds[n-1], last, steady,
+	t.add(name, s.speeds[1], s.speeds[n-1], last, steady, median(window(s.postgres, 2, 6)), median(s.postgres[max(1, n-5):]),
 		claims(earlyClaims, .5), claims(lateClaims, .5), claims(earlyClaims, .99), claims(lateClaims, .99))
 	if name = strings.ReplaceAll(name, ", ", "-"); name != "loop" {
 		b.ReportMetric(claims(lateClaims, .99)/claims(earlyClaims, .99), name+"-p99-late/early")
