@@ -17,6 +17,28 @@ var batchMutants = []mutant{
 		pkg:  "./outbox/sqlite", test: "TestCustomTable_CreatedAt",
 	},
 
+	{
+		name: "a settle does not look whether a refused event got its dead letter",
+		file: "outbox/postgres/internal/ledger/settle_events.go",
+		old:  "		{SQL: s.Tables.SQL(unburiedSQL), Args: append(args, set)},\n",
+		new:  "",
+		pkg:  "./outbox/postgres", test: "TestSettle_DroppedDeadLetter",
+	},
+	{
+		name: "a settle on SQLite does not look whether a refused event got its dead letter",
+		file: "outbox/sqlite/relay_table.go",
+		old:  "	if err == nil && unburied > 0 {",
+		new:  "	if err == nil && unburied < 0 {",
+		pkg:  "./outbox/sqlite", test: "TestSettle_DroppedDeadLetter",
+	},
+	{
+		name: "a replay on SQLite closes the dead letters of events that were not put back",
+		file: "outbox/sqlite/replay.go",
+		old:  "if err == nil && put != int64(len(rowids)) {",
+		new:  "if err == nil && put < 0 {",
+		pkg:  "./outbox/sqlite", test: "TestReplay_DroppedEvent",
+	},
+
 	// Sends that hang.
 	{
 		name: "a send that hangs is waited for",

@@ -3,6 +3,7 @@ package buffer
 import (
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 )
 
@@ -70,6 +71,17 @@ type UnstampedError struct {
 func (e *UnstampedError) Error() string {
 	return "events of table " + e.Table + " were not stamped with a group_id: a trigger or a rule on UPDATE keeps the old one; " +
 		"let the relay update group_id (relay doctor names the cause); until then they are not sent"
+}
+
+// UnburiedError is the error of a settle whose INSERT left events without a dead letter, and without an error. Nothing was
+// changed.
+type UnburiedError struct {
+	// Events is how many.
+	Events int
+}
+
+func (e *UnburiedError) Error() string {
+	return strconv.Itoa(e.Events) + " refused events have no dead letter: a trigger on INSERT of outbox_dead_letters drops or deletes the row; they stay in the buffer"
 }
 
 // KeptRetry is how long a batch waits whose delete left events or was refused, by its lease_no: 2 s, doubled each time, up to a minute.

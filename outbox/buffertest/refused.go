@@ -10,6 +10,28 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
+// DroppedDeadLetter checks that an event stays if it gets no dead letter. drop makes a trigger that drops each new row of
+// outbox_dead_letters without an error; allow removes it.
+func DroppedDeadLetter(t *testing.T, f *Fixture, drop, allow string) {
+	t.Helper()
+	event := outbox.Event{Topic: "t", Payload: []byte("1")}
+	ids := f.Insert(t, event, event, event)
+	b := claim(t, f.Buffer, 10)
+	rows := f.Rows(t)
+	f.Exec(t, drop)
+	outcomes := []buffer.Outcome{{Verdict: buffer.Dead, IDs: ids[1:2], Error: "refused"}, {Verdict: buffer.Delivered, IDs: []int64{ids[0], ids[2]}}}
+	err := f.Buffer.Settle(t.Context(), b, outcomes)
+	refusedBy(t, err)
+	if !strings.Contains(err.Error(), "dead letter") {
+		t.Fatalf("settled: %v; want an error that names the dead letter", err)
+	}
+	equal(t, "rows", f.Rows(t), rows)
+	f.Exec(t, allow)
+	settle(t, f.Buffer, b, outcomes...)
+	equal(t, "rows", len(f.Rows(t)), 0)
+	equal(t, "dead letters", len(f.Dead(t)), 1)
+}
+
 // RefusedSettle checks that a batch waits, and nothing else, whose delete the database refuses. refuse makes it refuse the delete of
 // the event whose id is %[2]d from table %[1]s; allow ends that.
 func RefusedSettle(t *testing.T, f *Fixture, refuse, allow string) {

@@ -148,6 +148,31 @@ func TestSettle_Refused(t *testing.T) {
 	})
 }
 
+func TestSettle_DroppedDeadLetter(t *testing.T) {
+	t.Parallel()
+	drops := func(when string) string {
+		return "CREATE FUNCTION drops() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN IF TG_WHEN = ''AFTER'' THEN EXECUTE format(''DELETE FROM %s WHERE event_id = $1'', TG_RELID::regclass) USING NEW.event_id; END IF; RETURN NULL; END'; " +
+			"CREATE TRIGGER drops " + when + " INSERT ON outbox_dead_letters FOR EACH ROW EXECUTE FUNCTION drops()"
+	}
+	const allow = "DROP TRIGGER drops ON outbox_dead_letters"
+	for _, when := range []string{"BEFORE", "AFTER"} {
+		for name, opt := range map[string]buffertest.Options{"stamp": {Claim: buffer.ClaimStamp}, "range": {Claim: buffer.ClaimRange}} {
+			t.Run(when+"/"+name, func(t *testing.T) {
+				t.Parallel()
+				buffertest.DroppedDeadLetter(t, newMigratedDB(t, opt).fixture(t, "outbox_events", "orders"), drops(when), allow)
+			})
+		}
+		for name, harness := range map[string]buffertest.Harness{
+			"integer": customHarness(integerKeys), "cursor": customHarness(cursorKeys), "uuid": uuidHarness(),
+		} {
+			t.Run(when+"/custom table/"+name, func(t *testing.T) {
+				t.Parallel()
+				buffertest.DroppedDeadLetter(t, harness.Open(t, buffertest.Options{}), drops(when), allow)
+			})
+		}
+	}
+}
+
 // TestSettle_RefusedPrivilege: a role that lost a privilege while the relay runs.
 func TestSettle_RefusedPrivilege(t *testing.T) {
 	t.Parallel()
@@ -311,6 +336,8 @@ func TestDoctor_Refusals(t *testing.T) {
 	f.Exec(t, `CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE EXCEPTION ''x''; END'`)
 	f.Exec(t, `CREATE TRIGGER refuse_a AFTER DELETE ON outbox_events FOR EACH ROW EXECUTE FUNCTION refuse()`)
 	f.Exec(t, `CREATE TRIGGER refuse_b BEFORE INSERT ON outbox_dead_letters FOR EACH ROW EXECUTE FUNCTION refuse()`)
+	f.Exec(t, `CREATE FUNCTION drops() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END'`)
+	f.Exec(t, `CREATE TRIGGER drops BEFORE INSERT ON outbox_dead_letters FOR EACH ROW EXECUTE FUNCTION drops()`)
 	f.Exec(t, `CREATE TRIGGER fine BEFORE INSERT ON outbox_events FOR EACH ROW EXECUTE FUNCTION refuse()`)
 	f.Exec(t, `CREATE TABLE audit (event bigint PRIMARY KEY REFERENCES outbox_events)`)
 	var found []string
@@ -320,11 +347,12 @@ func TestDoctor_Refusals(t *testing.T) {
 		}
 	}
 	for i, want := range []string{
-		"trigger refuse_b of table public.outbox_dead_letters fires on INSERT", "trigger refuse_a of table public.outbox_events fires on DELETE", "of table public.audit prevents the delete",
+		"trigger refuse_b of table public.outbox_dead_letters fires on INSERT", "trigger refuse_a of table public.outbox_events fires on DELETE",
+		"trigger drops of table public.outbox_dead_letters fires BEFORE INSERT", "of table public.audit prevents the delete",
 	} {
 		if i >= len(found) || !strings.Contains(found[i], want) {
 			t.Errorf("found %q; want %q", found, want)
 		}
 	}
-	testkit.Equal(t, "findings", len(found), 3)
+	testkit.Equal(t, "findings", len(found), 4)
 }

@@ -52,6 +52,7 @@ ON CONFLICT (id, group_id) DO NOTHING`
 )
 
 func (c *customTable) remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) (deleted int64, err error) {
+	text := which
 	which = tx.shape.stamped(which, batch.GroupID)
 	group := batch.GroupID.String()
 	if o.Verdict == buffer.Dead || c.b.config.Archive != "" {
@@ -65,6 +66,9 @@ func (c *customTable) remove(ctx context.Context, tx transaction, batch *buffer.
 			_, err := tx.exec(ctx, archiveCustomSQL, e.ID, e.Topic, e.Key, payload, headers(e), created, group)
 			return err
 		})
+		if err == nil && o.Verdict == buffer.Dead {
+			err = tx.buried(ctx, batch, text)
+		}
 		if err != nil {
 			return 0, err
 		}

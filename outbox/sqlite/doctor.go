@@ -136,6 +136,9 @@ var updateIgnored = regexp.MustCompile(`(?is)(\bafter\s+)?\bupdate\s+(?:of\b.*?\
 // trigger without BEFORE is one.
 var deleteIgnored = regexp.MustCompile(`(?is)(\bafter\s+)?\bdelete\s+on\b.*\braise\s*\(\s*ignore\s*\)`)
 
+// insertIgnored does so of one that may drop a dead letter.
+var insertIgnored = regexp.MustCompile(`(?is)(\bafter\s+)?\binsert\s+on\b.*\braise\s*\(\s*ignore\s*\)`)
+
 // refuses matches the definition of a trigger that may raise an error for what a settle does.
 var refuses = regexp.MustCompile(`(?is)\b(delete|insert)\s+on\b.*\braise\s*\(\s*(abort|fail|rollback)\b`)
 
@@ -152,6 +155,10 @@ func (d *diagnosis) deletes(ctx context.Context) {
 		if found := refuses.FindStringSubmatch(t[1]); found != nil && strings.EqualFold(found[1], "delete") == events {
 			d.warn(about, "trigger "+db.Quote(t[0])+" of table "+db.Quote(t[2])+" may raise an error on "+strings.ToUpper(found[1])+"; where it does so, the batch waits, "+
 				"and the pipeline stalls", "DROP TRIGGER "+db.Quote(t[0]))
+		}
+		if found := insertIgnored.FindStringSubmatch(t[1]); !events && found != nil && found[1] == "" {
+			d.warn(about, "trigger "+db.Quote(t[0])+" of table "+db.Quote(t[2])+" fires BEFORE INSERT and calls RAISE(IGNORE); where it does so, a refused event gets no dead letter "+
+				"and waits, and the pipeline stalls", "DROP TRIGGER "+db.Quote(t[0]))
 		}
 		if found := updateIgnored.FindStringSubmatch(t[1]); events && found != nil && found[1] == "" && d.b.ClaimMode() == buffer.ClaimStamp {
 			d.warn("updates", "trigger "+db.Quote(t[0])+" of table "+db.Quote(t[2])+" fires BEFORE UPDATE and calls RAISE(IGNORE); where it does so, no event is claimed",

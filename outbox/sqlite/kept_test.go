@@ -3,6 +3,7 @@ package sqlite_test
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"time"
@@ -64,6 +65,45 @@ func TestSettle_Refused(t *testing.T) {
 			buffertest.RefusedSettle(t, open(t), "CREATE TRIGGER refuse BEFORE DELETE ON %[1]s WHEN OLD.id = %[2]d BEGIN SELECT RAISE(ABORT, 'not that one'); END", "DROP TRIGGER refuse; SELECT '%s'")
 		})
 	}
+}
+
+func TestSettle_DroppedDeadLetter(t *testing.T) {
+	t.Parallel()
+	for name, h := range map[string]buffertest.Harness{
+		"stamp": harness("outbox_events", buffer.ClaimStamp), "range": harness("outbox_events", buffer.ClaimRange),
+		"custom table": customHarness("changes", "TEXT"), "custom table, bytes": customHarness("changes", "BLOB"),
+	} {
+		for when, drop := range map[string]string{
+			"before": "CREATE TRIGGER drops BEFORE INSERT ON outbox_dead_letters BEGIN SELECT RAISE(IGNORE); END",
+			"after":  "CREATE TRIGGER drops AFTER INSERT ON outbox_dead_letters BEGIN DELETE FROM outbox_dead_letters WHERE event_id = NEW.event_id; END",
+		} {
+			t.Run(name+"/"+when, func(t *testing.T) {
+				t.Parallel()
+				buffertest.DroppedDeadLetter(t, h.Open(t, buffertest.Options{Claim: h.Claim}), drop, "DROP TRIGGER drops")
+			})
+		}
+	}
+}
+
+// TestReplay_DroppedEvent: a trigger drops an event that is put back. No dead letter is closed.
+func TestReplay_DroppedEvent(t *testing.T) {
+	t.Parallel()
+	f := harness("outbox_events", buffer.ClaimRange).Open(t, buffertest.Options{Claim: buffer.ClaimRange})
+	event := outbox.Event{Topic: "t", Payload: []byte("1")}
+	ids := f.Insert(t, event, event)
+	b := claim(t, f.Buffer, 10)
+	testkit.NoError(t, f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Dead, Error: "refused"}}))
+	f.Exec(t, fmt.Sprintf("CREATE TRIGGER drops BEFORE INSERT ON outbox_events WHEN NEW.id = %d BEGIN SELECT RAISE(IGNORE); END", ids[1]))
+	if n, err := f.Buffer.Replay(t.Context(), buffer.DeadFilter{}, 10); err == nil {
+		t.Fatalf("replayed %d", n)
+	}
+	open, err := f.Buffer.ListDead(t.Context(), buffer.DeadFilter{}, nil, 10)
+	testkit.NoError(t, err)
+	testkit.Equal(t, "open dead letters", len(open), 2)
+	f.Exec(t, "DROP TRIGGER drops")
+	n, err := f.Buffer.Replay(t.Context(), buffer.DeadFilter{}, 10)
+	testkit.NoError(t, err)
+	testkit.Equal(t, "replayed", n, 2)
 }
 
 func testKept(t *testing.T, f *buffertest.Fixture, keeper string) {
@@ -142,7 +182,9 @@ func TestSettle_DeletedByHand(t *testing.T) {
 // TestDiagnose_Deletes: doctor names the trigger, and the fix works.
 func TestDiagnose_Deletes(t *testing.T) {
 	t.Parallel()
-	for name, keeper := range keepers {
+	found := maps.Clone(keepers)
+	found["dead letter"] = `CREATE TRIGGER drops INSERT ON outbox_dead_letters BEGIN SELECT RAISE(IGNORE); END; SELECT '%s'`
+	for name, keeper := range found {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db, url := database(t)

@@ -296,8 +296,9 @@ var refusals = []int{sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR, sqlite3.SQ
 // refused makes an error of a settle a *buffer.SettleError if that settle would fail again.
 func (l ledger) refused(ctx context.Context, batch *buffer.Lease, err error) error {
 	_, unstamped := errors.AsType[*buffer.UnstampedError](err)
+	_, unburied := errors.AsType[*buffer.UnburiedError](err)
 	switch code := db.Code(err); {
-	case unstamped:
+	case unstamped, unburied:
 	case slices.Contains(refusals, code) && !errors.Is(err, buffer.ErrNotReady):
 	default:
 		return err

@@ -294,6 +294,14 @@ SET topic = excluded.topic, key = excluded.key, payload = excluded.payload, head
     died_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), notified_at = NULL, closed_at = NULL, closed_as = NULL, hook_group_id = NULL
 WHERE d.closed_at IS NOT NULL`
 
+	// A trigger may have dropped the row without an error.
+	unburiedSQL = `
+SELECT count(*) FROM outbox_events AS e
+WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
+  AND (?5 IS NULL OR created_at <= ?5)
+  AND NOT EXISTS (SELECT 1 FROM outbox_dead_letters AS d WHERE d.pipeline = ?6 AND d.event_id = e.id AND d.group_id = ?7)`
+
 	deleteSQL = `
 DELETE FROM outbox_events
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
@@ -317,7 +325,9 @@ func (r *relayTable) remove(ctx context.Context, tx transaction, batch *buffer.L
 	group := batch.GroupID.String()
 	switch {
 	case o.Verdict == buffer.Dead:
-		_, err = tx.exec(ctx, burySQL, append(which.args(), group, r.b.config.Pipeline, o.Attempts, o.Error)...)
+		if _, err = tx.exec(ctx, burySQL, append(which.args(), group, r.b.config.Pipeline, o.Attempts, o.Error)...); err == nil {
+			err = tx.buried(ctx, batch, which)
+		}
 	case r.b.config.Archive != "":
 		_, err = tx.exec(ctx, archiveSQL, append(which.args(), group)...)
 	}
@@ -325,6 +335,16 @@ func (r *relayTable) remove(ctx context.Context, tx transaction, batch *buffer.L
 		return 0, err
 	}
 	return tx.exec(ctx, deleteSQL, which.args()...)
+}
+
+// buried checks that each event of an extent of the batch, which is to be deleted, has a dead letter.
+func (t transaction) buried(ctx context.Context, batch *buffer.Lease, which extent) error {
+	var unburied int
+	err := t.row(ctx, unburiedSQL, append(which.args(), batch.Pipeline, batch.GroupID.String())...).Scan(&unburied)
+	if err == nil && unburied > 0 {
+		return &buffer.UnburiedError{Events: unburied}
+	}
+	return err
 }
 
 func (r *relayTable) regroup(ctx context.Context, tx transaction, _ *buffer.Lease, which extent, o *buffer.Outcome) error {

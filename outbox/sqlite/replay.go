@@ -22,10 +22,11 @@ WHERE closed_at IS NULL AND ` + matchSQL + `
   AND NOT EXISTS (SELECT 1 FROM outbox_events WHERE id = d.event_id)
 GROUP BY event_id ORDER BY event_id LIMIT ?8`
 
-	// The ids are old ones; sqlite_sequence stays at the highest there ever was.
+	// The ids are old ones; sqlite_sequence stays at the highest there ever was. An older version of SQLite may have accepted
+	// a time that is in no calendar.
 	putBackSQL = `
 INSERT INTO outbox_events (id, topic, key, payload, headers, created_at, group_id)
-SELECT event_id, topic, key, payload, headers, created_at, ?1
+SELECT event_id, topic, key, payload, headers, strftime('%Y-%m-%dT%H:%M:%fZ', created_at), ?1
 FROM outbox_dead_letters WHERE rowid IN (SELECT value FROM json_each(?2))`
 
 	closeReplayedSQL = `
@@ -62,7 +63,11 @@ func (r *relayTable) replay(ctx context.Context, args []any, limit int) (replaye
 		if err != nil {
 			return err
 		}
-		if _, err := tx.exec(ctx, putBackSQL, which.stamp, idset.JSONIDs(rowids)); err != nil {
+		put, err := tx.exec(ctx, putBackSQL, which.stamp, idset.JSONIDs(rowids))
+		if err == nil && put != int64(len(rowids)) {
+			err = fmt.Errorf("%d of %d events were not put back: a trigger on INSERT of table %s drops them; their dead letters stay open", int64(len(rowids))-put, len(rowids), b.config.Table)
+		}
+		if err != nil {
 			return err
 		}
 		if replayed, err = b.openReplayed(ctx, tx, group, claim, which, rowids); err != nil {

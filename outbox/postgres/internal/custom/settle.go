@@ -28,7 +28,7 @@ func (t *Table) SettleSteps(with *ledger.Settlement, o *outcomes.Set) []pg.Step 
 	}
 	var steps []pg.Step
 	for _, d := range o.Dead {
-		steps = append(steps, s.bury(d))
+		steps = append(steps, s.bury(d)...)
 	}
 	for _, r := range o.Retry {
 		steps = append(steps, s.regroup(r))
@@ -78,14 +78,18 @@ func (t *Table) SettleSteps(with *ledger.Settlement, o *outcomes.Set) []pg.Step 
 
 func (s *settlement) finds(ids []int64) string { return s.table.finds(s.Batch.AllEvents(), ids) }
 
-func (s *settlement) bury(o *buffer.Outcome) pg.Step {
+func (s *settlement) bury(o *buffer.Outcome) []pg.Step {
 	ids := o.IDs
 	if ids == nil {
 		ids = s.Batch.IDs()
 	}
 	finds := s.finds(ids)
 	args := []string{s.Batch.Pipeline, s.Batch.GroupID.String(), pg.Int(int64(o.Attempts)), pg.Text(o.Error), finds, finds}
-	return pg.Step{SQL: s.Tables.SQL(burySQL), Args: append(args, s.contents(ids)...)}
+	contents := s.contents(ids)
+	return []pg.Step{
+		{SQL: s.Tables.SQL(burySQL), Args: append(args, contents...)},
+		{SQL: s.Tables.SQL(unburiedSQL), Args: []string{s.Batch.Pipeline, s.Batch.GroupID.String(), finds, finds, contents[0]}},
+	}
 }
 
 func (s *settlement) regroup(o *buffer.Outcome) pg.Step {

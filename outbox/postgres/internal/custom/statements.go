@@ -211,6 +211,13 @@ SET topic = EXCLUDED.topic, key = EXCLUDED.key, payload = EXCLUDED.payload, head
     died_at = clock_timestamp(), notified_at = NULL, closed_at = NULL, closed_as = NULL, hook_group_id = NULL
 WHERE d.closed_at IS NOT NULL`
 
+	// See package ledger.
+	unburiedSQL = `
+SELECT (s.find || ' has no dead letter: a trigger on INSERT of outbox_dead_letters drops or deletes the row')::bigint
+FROM unnest($4::text[], $5::bigint[]) s(find, id) JOIN custom_events e ON e.custom_id::text = s.find
+WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($3) AND e.group_id = $2::uuid
+  AND NOT EXISTS (SELECT FROM outbox_dead_letters d WHERE d.pipeline = $1 AND d.event_id = s.id AND d.group_id = $2::uuid)`
+
 	regroupSQL = `
 WITH found AS MATERIALIZED (
   SELECT e.custom_id AS id FROM custom_events e

@@ -9,7 +9,7 @@ import (
 )
 
 const (
-	// Bits of tgtype: 1 is FOR EACH ROW, 2 BEFORE, 8 DELETE, 16 UPDATE. On DELETE, NEW is NULL.
+	// Bits of tgtype: 1 is FOR EACH ROW, 2 BEFORE, 4 INSERT, 8 DELETE, 16 UPDATE. On DELETE, NEW is NULL.
 	ignoringTriggersSQL = `
 SELECT quote_ident(t.tgname), t.tgrelid::regclass::text, p.oid::regprocedure::text
 FROM pg_trigger t JOIN pg_proc p ON p.oid = t.tgfoid
@@ -46,6 +46,10 @@ func (d *diagnosis) deletes(ctx context.Context, events catalog.Table) {
 		d.warn(about, "trigger "+v[0]+" of table "+v[1]+" fires on "+v[3]+", and its function "+v[2]+" may raise an error; where it does so, the batch waits, and the pipeline stalls",
 			"correct function "+v[2]+", or DROP TRIGGER "+v[0]+" ON "+v[1])
 	}, events.Quoted, pg.Ident(d.LedgerSchema, "outbox_dead_letters"))
+	d.query(ctx, about, ignoringTriggersSQL, func(v []string) {
+		d.warn(about, "trigger "+v[0]+" of table "+v[1]+" fires BEFORE INSERT, and its function "+v[2]+" returns NULL or OLD; where it does so, a refused event gets no dead letter and waits, "+
+			"and the pipeline stalls", "return NEW in function "+v[2]+", or DROP TRIGGER "+v[0]+" ON "+v[1])
+	}, pg.Ident(d.LedgerSchema, "outbox_dead_letters"), "4", `\mreturn\s+(null|old)\M`)
 	d.query(ctx, about, replacingRulesSQL, func(v []string) {
 		d.problem(about, "rule "+v[0]+" of table "+events.Quoted+" replaces a DELETE; "+then, "DROP RULE "+v[0]+" ON "+events.Quoted)
 	}, events.Quoted, "4")

@@ -115,6 +115,15 @@ SET topic = EXCLUDED.topic, key = EXCLUDED.key, payload = EXCLUDED.payload, head
     died_at = clock_timestamp(), notified_at = NULL, closed_at = NULL, closed_as = NULL, hook_group_id = NULL
 WHERE d.closed_at IS NOT NULL`
 
+	// A trigger may have dropped the row without an error. Then this is one, and says so; see pg.IsRefused.
+	unburiedSQL = `
+SELECT (e.id || ' has no dead letter: a trigger on INSERT of outbox_dead_letters drops or deletes the row')::bigint
+FROM outbox_events e
+WHERE current_setting('relay.fenced') = '1'
+  AND e.id BETWEEN $3::bigint AND $4::bigint AND e.id <@ $5::int8multirange
+  AND (e.group_id = $2::uuid OR e.group_id IS NULL AND e.created_at <= ` + newestSQL + `)
+  AND NOT EXISTS (SELECT FROM outbox_dead_letters d WHERE d.pipeline = $1 AND d.event_id = e.id AND d.group_id = $2::uuid)`
+
 	// The events get a new group_id, with a ledger row that names where they came from. If an UPDATE left any as it was, the
 	// row has no number of events, and the table refuses it: see Tables.Unstamped.
 	regroupSQL = `
@@ -159,7 +168,7 @@ func (s *Settlement) EventSteps(o *outcomes.Set) []pg.Step {
 	}
 	var steps []pg.Step
 	for _, d := range o.Dead {
-		steps = append(steps, s.bury(d))
+		steps = append(steps, s.bury(d)...)
 	}
 	for _, r := range o.Retry {
 		steps = append(steps, s.regroup(r)...)
@@ -208,13 +217,16 @@ func (s *Settlement) deleteSteps(plainSQL, archivedSQL string, delivered, dead [
 	return deletes
 }
 
-func (s *Settlement) bury(o *buffer.Outcome) pg.Step {
+func (s *Settlement) bury(o *buffer.Outcome) []pg.Step {
 	ids := o.IDs
 	if ids == nil {
 		ids = s.Batch.IDs()
 	}
-	args := append([]string{s.Batch.Pipeline}, s.Bounds()...)
-	return pg.Step{SQL: s.Tables.SQL(burySQL), Args: append(args, pg.Int(int64(o.Attempts)), pg.Text(o.Error), idset.Of(ids).Multirange())}
+	args, set := append([]string{s.Batch.Pipeline}, s.Bounds()...), idset.Of(ids).Multirange()
+	return []pg.Step{
+		{SQL: s.Tables.SQL(burySQL), Args: append(slices.Clone(args), pg.Int(int64(o.Attempts)), pg.Text(o.Error), set)},
+		{SQL: s.Tables.SQL(unburiedSQL), Args: append(args, set)},
+	}
 }
 
 // regroup are the steps that give events a new group_id. One of them does it, depending on how the fence found
