@@ -196,6 +196,13 @@ var sinkMutants = []mutant{
 		pkg:  "./pipeline", test: "TestReady_ProjectionFails",
 	},
 	{
+		name: "a file sink appends to the partial line of another process",
+		file: "sink/filesink/file.go",
+		old:  "if err != nil || info.Size() == end {",
+		new:  "if err != nil || info.Size() >= end {",
+		pkg:  "./sink/filesink", test: "TestPartialLine_OtherProcess",
+	},
+	{
 		name: "a file sink opens a hard link",
 		file: "sink/filesink/file.go",
 		old:  "info.Mode().IsRegular() && names(info) > 1",

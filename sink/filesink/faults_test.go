@@ -123,6 +123,25 @@ func TestPartialLine_KilledProcess(t *testing.T) {
 	testkit.Equal(t, "partial line", string(got[0]), `{"id":"1","to`)
 }
 
+// TestPartialLine_OtherProcess: another process that writes to the file is killed within a line.
+func TestPartialLine_OtherProcess(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "events.ndjson")
+	s := open(t, path)
+	send(t, s, batch(1, 1))
+	other, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	testkit.NoError(t, err)
+	_, err = other.WriteString(`{"id":"9","to`)
+	testkit.NoError(t, errors.Join(err, other.Close()))
+	send(t, s, batch(2, 2))
+	send(t, s, batch(3, 3))
+	got := lines(t, path)
+	if len(got) != 4 {
+		t.Fatalf("got %d lines; want the partial one and three: %q", len(got), got)
+	}
+	testkit.Equal(t, "partial line", string(got[1]), `{"id":"9","to`)
+}
+
 func TestRotation(t *testing.T) {
 	t.Parallel()
 	folder := t.TempDir()

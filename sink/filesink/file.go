@@ -23,7 +23,7 @@ type file struct {
 func (o *file) open() error {
 	if o.f != nil {
 		if same, err := o.sameFile(); same || err != nil {
-			return err
+			return errors.Join(err, o.checkEnd())
 		}
 		if err := o.close(); err != nil {
 			return err
@@ -102,6 +102,27 @@ func (o *file) sameFile() (bool, error) {
 		return false, err
 	}
 	return os.SameFile(atPath, opened), nil
+}
+
+// checkEnd looks whether the file ends within a line, if another process has appended to it: that one may have been killed.
+// If it is writing at this moment, the file gets an empty line.
+func (o *file) checkEnd() error {
+	if !o.regular {
+		return nil
+	}
+	end, err := o.f.Seek(0, io.SeekCurrent) // where the last append ended
+	if err != nil {
+		return err
+	}
+	info, err := o.f.Stat()
+	if err != nil || info.Size() == end {
+		return err
+	}
+	o.lines.partial = false
+	if info.Size() > 0 {
+		o.lines.partial, err = endsWithinLine(o.path, info.Size())
+	}
+	return err
 }
 
 // syncDir makes the name of a new file durable.
