@@ -3,6 +3,13 @@ package main
 // batchMutants are about what becomes of a batch: leases, settles, sizes, outcomes.
 var batchMutants = []mutant{
 	{
+		name: "a projection has a snapshot from before its locks",
+		file: "outbox/postgres/internal/custom/project.go",
+		old:  "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY",
+		new:  "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
+		pkg:  "./outbox/postgres", test: "TestProjection_RewrittenTable",
+	},
+	{
 		name: "a repeated batch of a custom table says another created_at",
 		file: "outbox/postgres/internal/custom/statements.go",
 		old:  "strings.ReplaceAll(t.created, noTime, \"t.claimed_at\")",

@@ -99,7 +99,7 @@ func TestCustomTable_OddNames(t *testing.T) {
 	}
 }
 
-// A projection sees one snapshot and cannot write. Its errors belong to the batch; errors of the
+// A projection cannot write. Its errors belong to the batch; errors of the
 // database do not.
 func TestProjection_Transaction(t *testing.T) {
 	t.Parallel()
@@ -117,7 +117,7 @@ func TestProjection_Transaction(t *testing.T) {
 		check(t, err)
 		return b
 	}
-	if b := with("to_jsonb(says())"); string(b.Events[0].Payload) != `"repeatable read, on, UTC"` {
+	if b := with("to_jsonb(says())"); string(b.Events[0].Payload) != `"read committed, on, UTC"` {
 		t.Errorf("a projection runs in %s", b.Events[0].Payload)
 	}
 	o.exec(t, `CREATE OR REPLACE FUNCTION says() RETURNS text LANGUAGE plpgsql AS $$ BEGIN INSERT INTO "The ""app""".activities VALUES (99); RETURN 'x'; END $$`)
@@ -140,6 +140,46 @@ func TestProjection_Transaction(t *testing.T) {
 		o.settle(t, b, buffer.Outcome{Verdict: buffer.Delivered})
 	}
 	o.wantAgreement(t, "all of that")
+}
+
+// A migration rewrites a table that the projection reads (ALTER COLUMN TYPE). To a snapshot from before that, the table is empty
+// afterwards; see https://www.postgresql.org/docs/current/mvcc-caveats.html.
+func TestProjection_RewrittenTable(t *testing.T) {
+	t.Parallel()
+	o := newCustomFixture(t, testserver.Postgres(t), `
+		CREATE SCHEMA relay;
+		CREATE TABLE contacts (id integer PRIMARY KEY, name text);
+		CREATE TABLE changes (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, contact integer, group_id uuid);
+		INSERT INTO contacts VALUES (1, 'Ada'); INSERT INTO changes (contact) VALUES (1), (1)`,
+		buffer.CustomTable{ID: "id", Project: "SELECT e.id, to_jsonb(c.name) AS payload FROM {events} e JOIN contacts c ON c.id = e.contact"}, "changes")
+	o.settle(t, o.claim(t, 10), buffer.Outcome{Verdict: buffer.Delivered}) // from now on the projection is known
+	o.exec(t, "INSERT INTO changes (contact) VALUES (1), (1)")
+	migration, err := o.pool.Begin(t.Context())
+	check(t, err)
+	_, err = migration.Exec(t.Context(), "ALTER TABLE contacts ALTER COLUMN id TYPE bigint")
+	check(t, err)
+	claimed := make(chan *buffer.Lease, 1)
+	go func() {
+		defer close(claimed)
+		b, err := o.Claim(t.Context(), 10, lease)
+		if err != nil {
+			t.Error(err)
+		}
+		claimed <- b
+	}()
+	testserver.Eventually(t, func() error {
+		var waits int
+		err := o.pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
+			WHERE application_name = 'relay' AND wait_event_type = 'Lock' AND datname = current_database()`).Scan(&waits)
+		if err == nil && waits == 0 {
+			err = errors.New("the projection does not wait for the migration")
+		}
+		return err
+	})
+	check(t, migration.Commit(t.Context()))
+	if b := <-claimed; b == nil || len(b.Rejected) > 0 || b.ProjectErr != nil || len(b.Events) != 2 || string(b.Events[0].Payload) != `"Ada"` {
+		t.Errorf("claimed %+v", b)
+	}
 }
 
 // TestProjection_Columns covers the columns that a projection may and may not return. See also the suite.

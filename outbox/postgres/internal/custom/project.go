@@ -21,7 +21,8 @@ import (
 )
 
 // projecting is one run of the projection. It runs after the claim has committed, so that no lock is
-// held meanwhile, in a transaction that sees one snapshot and can write nothing. Its session prints
+// held meanwhile, in a transaction that can write nothing. The statement has one snapshot, from after its locks: to an older
+// one, a table that a migration has rewritten is empty (https://www.postgresql.org/docs/current/mvcc-caveats.html). Its session prints
 // times the same way wherever the relay runs, and has its own search path.
 //
 // A leased batch is returned even if its projection fails: Lease.ProjectErr and Lease.Rejected say
@@ -79,7 +80,7 @@ func (t *Table) projectSteps(p *projecting) []pg.Step {
 		return nil
 	}
 	return []pg.Step{
-		{SQL: "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"},
+		{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"},
 		begin,
 		{SQL: t.project, Args: []string{p.groupID.String()}, UserSQL: true, Columns: p.readColumns, Row: p.readRow},
 		{SQL: "COMMIT"},
