@@ -140,8 +140,9 @@ func TestStop_WithoutADatabase(t *testing.T) {
 	expectStopError(t, p, "was not settled")
 	testkit.NoError(t, server.Start(t.Context()))
 	d.app.Reset()
-	if states := d.states(t); !strings.HasSuffix(states, " leased") || strings.Contains(states, ",") {
-		t.Errorf("the ledger holds %s; want leased batches", states)
+	// The delivery of one may have been recorded while the server stopped.
+	if states := d.states(t); !strings.Contains(states, " leased") || strings.Contains(states, "waiting") {
+		t.Errorf("the ledger holds %s; want leased batches, and none that waits", states)
 	}
 
 	start(t, d.buffer(t, "next"), to, nil)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats-server/v2/server"
+	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
@@ -275,8 +276,12 @@ func TestLeaderChange_DuringFastBatches(t *testing.T) {
 		var g errgroup.Group
 		if n%5 == 2 {
 			g.Go(func() error {
-				_, err := client.RequestWithContext(ctx, "$JS.API.STREAM.LEADER.STEPDOWN.ORDERS", nil)
-				return err
+				for {
+					_, err := client.RequestWithContext(ctx, "$JS.API.STREAM.LEADER.STEPDOWN.ORDERS", nil)
+					if !errors.Is(err, nats.ErrNoResponders) { // while the cluster elects a leader
+						return err
+					}
+				}
 			})
 		}
 		for {
