@@ -49,6 +49,7 @@ const (
 	duplicateWindow = 10 * time.Minute
 	maxPayload      = 64 << 10 // of the NATS server
 	maxEvent        = 32 << 10 // of the stream
+	maxStream       = 20 << 30 // bytes of the stream, which a run does not reach
 )
 
 func newRun(t *testing.T) *run {
@@ -82,7 +83,10 @@ func (r *run) startServers() {
 	r.redis = testserver.Redis(r.t)
 	r.cache = redis.NewClient(&redis.Options{Addr: r.redis.Addr, MaxRetries: -1})
 	r.t.Cleanup(func() { r.check(r.cache.Close()) })
-	r.nats = testserver.NATS(r.t, func(o *server.Options) { o.MaxPayload = maxPayload })
+	r.nats = testserver.NATS(r.t, func(o *server.Options) {
+		o.MaxPayload = maxPayload
+		o.JetStreamMaxStore = maxStream // by default the server takes three quarters of the free disk, which may be less
+	})
 	conn, err := nats.Connect(r.nats.URL, nats.MaxReconnects(-1), nats.ReconnectWait(100*time.Millisecond))
 	r.check(err)
 	r.t.Cleanup(conn.Close)
@@ -92,7 +96,7 @@ func (r *run) startServers() {
 	// the ids of messages that are still in it.
 	r.stream, err = js.CreateStream(r.t.Context(), jetstream.StreamConfig{
 		Name: streamName, Subjects: []string{"shop.>"}, Duplicates: duplicateWindow, MaxMsgSize: maxEvent,
-		MaxBytes: 20 << 30, AllowBatchPublish: true,
+		MaxBytes: maxStream, AllowBatchPublish: true,
 	})
 	r.check(err)
 	r.watchIngest(conn)
