@@ -3,6 +3,13 @@ package main
 // batchMutants are about what becomes of a batch: leases, settles, sizes, outcomes.
 var batchMutants = []mutant{
 	{
+		name: "a replay on SQLite puts back a time of 24:30 as 00:30",
+		file: "outbox/sqlite/replay.go",
+		old:  "substr(created_at, 12, 2) || ' hours'",
+		new:  "'0 hours'",
+		pkg:  "./outbox/sqlite", test: "TestClaim_ImpossibleTime",
+	},
+	{
 		name: "a projection has a snapshot from before its locks",
 		file: "outbox/postgres/internal/custom/project.go",
 		old:  "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY",

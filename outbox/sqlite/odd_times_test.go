@@ -45,11 +45,24 @@ func TestClaim_ImpossibleTime(t *testing.T) {
 					t.Errorf("event %d is created at %v at the second attempt, and was at %v", e.ID, e.CreatedAt, want)
 				}
 			}
-			deliver(t, f.Buffer, again)
+			testkit.NoError(t, f.Buffer.Settle(t.Context(), again, []buffer.Outcome{{Verdict: buffer.Dead, Error: "bad"}}))
 			testkit.Equal(t, "rows", len(f.Rows(t)), 0)
 			dead, err := f.Buffer.ListDead(t.Context(), buffer.DeadFilter{}, nil, 10)
 			testkit.NoError(t, err)
-			testkit.Equal(t, "dead letters", len(dead), 1)
+			testkit.Equal(t, "dead letters", len(dead), 3)
+			n, err := f.Buffer.Replay(t.Context(), buffer.DeadFilter{}, 10)
+			testkit.NoError(t, err)
+			testkit.Equal(t, "replayed", n, 3)
+			replayed, err := testkit.TakeOver(t.Context(), f.Buffer, time.Hour)
+			testkit.NoError(t, err)
+			if !slices.Equal(replayed.IDs(), ids[:3]) {
+				t.Fatalf("replayed %v, want %v", replayed.IDs(), ids[:3])
+			}
+			for i, e := range replayed.Events {
+				if want := batch.Events[i].CreatedAt; !e.CreatedAt.Equal(want) {
+					t.Errorf("event %d is created at %v after its replay, and was at %v", e.ID, e.CreatedAt, want)
+				}
+			}
 		})
 	}
 }

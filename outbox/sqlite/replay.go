@@ -23,10 +23,12 @@ WHERE closed_at IS NULL AND ` + matchSQL + `
 GROUP BY event_id ORDER BY event_id LIMIT ?8`
 
 	// The ids are old ones; sqlite_sequence stays at the highest there ever was. An older version of SQLite may have accepted
-	// a time that is in no calendar.
+	// a time that is in no calendar; it is put back as db.ParseTime reads it.
 	putBackSQL = `
 INSERT INTO outbox_events (id, topic, key, payload, headers, created_at, group_id)
-SELECT event_id, topic, key, payload, headers, strftime('%Y-%m-%dT%H:%M:%fZ', created_at), ?1
+SELECT event_id, topic, key, payload, headers, coalesce(
+         strftime('%Y-%m-%dT%H:%M:%fZ', created_at),
+         strftime('%Y-%m-%dT%H:%M:%fZ', substr(created_at, 1, 10), substr(created_at, 12, 2) || ' hours', substr(created_at, 15, 2) || ' minutes', substr(created_at, 18, 6) || ' seconds')), ?1
 FROM outbox_dead_letters WHERE rowid IN (SELECT value FROM json_each(?2))`
 
 	closeReplayedSQL = `
