@@ -188,6 +188,20 @@ var claimMutants = []mutant{
 		pkg:  "./outbox/sqlite", test: "TestClaim_LowIDs$",
 	},
 	{
+		name: "claims of a PostgreSQL table begin at the id 1",
+		file: "outbox/postgres/internal/watermark/watermarks.go",
+		old:  "return min(0, max(minValue, math.MinInt64+1)-1)",
+		new:  "return min(0, max(minValue, 1)-1)",
+		pkg:  "./outbox/postgres", test: "TestClaim_LowIDsInOrder",
+	},
+	{
+		name: "a sequence altered under a relay begins where it began before",
+		file: "outbox/postgres/internal/watermark/watermarks.go",
+		old:  "	if c.Start < w.start {",
+		new:  "	if c.Start < w.start && c.Start > 0 {",
+		pkg:  "./outbox/postgres/internal/watermark", test: "TestCounted_LowerMinValue",
+	},
+	{
 		name: "a claim takes keys of a live batch",
 		file: "outbox/postgres/internal/claim/order.go",
 		old:  "lane NOT IN (SELECT lane FROM held)",

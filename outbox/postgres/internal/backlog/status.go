@@ -34,7 +34,7 @@ SELECT leased, waiting, delivered, claimed, fresh.events,
        (SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)) * 1000000, 0)::bigint
         FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'),
        greatest((SELECT reltuples FROM pg_class WHERE oid = $5::regclass), 0)::bigint,
-       CASE WHEN $3::bigint > 0 THEN $3::bigint - $2::bigint ELSE 9223372036854775807 END,
+       CASE WHEN $3::bigint > 0 THEN least($3::numeric - $2::bigint, 9223372036854775807)::bigint ELSE 9223372036854775807 END,
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL AND notified_at IS NULL),
        suspects, coalesce(extract(epoch FROM clock_timestamp() - oldest_suspect) * 1000000, 0)::bigint
 FROM ledger, alone, fresh`

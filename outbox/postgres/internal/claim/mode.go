@@ -27,7 +27,8 @@ func (c *Claimer) ClaimMode() buffer.ClaimMode {
 const registerSQL = `
 INSERT INTO outbox_buffers (buffer, claim) VALUES ($1, $2)
 ON CONFLICT (buffer) DO UPDATE SET claim = outbox_buffers.claim
-RETURNING claim, floor, numbering, coalesce(pipeline, ''), coalesce(owned_since, 'epoch')`
+RETURNING claim, floor, numbering, coalesce(pipeline, ''), coalesce(owned_since, 'epoch'),
+          (SELECT seqmin FROM pg_sequence WHERE seqrelid = $3::regclass)`
 
 // Register reads the buffer's own row, or writes it the first time, and returns where the watermarks begin. A mode that
 // cannot be changed yet is no error: live batches are taken over and sent, and claims return why nothing is
@@ -35,8 +36,11 @@ RETURNING claim, floor, numbering, coalesce(pipeline, ''), coalesce(owned_since,
 func (c *Claimer) Register(ctx context.Context, t *ledger.Tables) (w watermark.Stored, err error) {
 	var stored string
 	start, _, begin := c.Begin(t, 0, func([][]byte) error { return nil })
-	err = c.base.DB.Transact(ctx, c.base.DB.WriteTx(c.base.DB.StatementTimeout), begin, pg.Step{SQL: t.SQL(registerSQL), Args: []string{t.Buffer, c.preferred(t)}, Row: func(v [][]byte) error {
+	err = c.base.DB.Transact(ctx, c.base.DB.WriteTx(c.base.DB.StatementTimeout), begin, pg.Step{SQL: t.SQL(registerSQL), Args: []string{t.Buffer, c.preferred(t), t.Sequence}, Row: func(v [][]byte) error {
 		stored, w = string(v[0]), watermark.Stored{Floor: pg.ReadInt8(v[1]), Numbering: string(v[2]), Now: start.Sequence}
+		if v[5] != nil {
+			w.Start = watermark.Beginning(pg.ReadInt8(v[5]))
+		}
 		// Claims and counts return that it is another pipeline.
 		c.base.Ownership.Saw(t.Buffer, string(v[3]), c.base.Pipeline, pg.ReadTime(v[4]))
 		return nil

@@ -8,6 +8,8 @@
 //
 //	floor ≤ cursor ≤ the sequence's last value
 //
+// Both begin at 0, or below the sequence's MINVALUE if that is less.
+//
 // Claims look only beyond the cursor. Nothing unclaimed is at or below the floor, and nothing can
 // appear there. In between there may be late commits: ids that were drawn before the cursor passed
 // them, in transactions that committed after. A sweep looks for them every second or so, and a full

@@ -38,13 +38,14 @@ type Watermarks struct {
 
 	mu sync.Mutex
 
+	start         int64 // where cursor and floor begin; see Beginning
 	cursor, floor int64
 	numbering     string              // which ids they are; see Sequence
 	lastValue     int64               // M, as last read
 	lastCounted   int64               // M, as the last count read it
-	watched       int64               // the M of step 2; 0: none
+	watched       int64               // the M of step 2; start: none
 	lockHolders   map[string]struct{} // step 2
-	decided       int64               // the M of step 3
+	decided       int64               // the M of step 3; start: none
 	sweepFrom     int64               // where the next sweep begins; see advanceSweep
 	sweptM        int64               // the M of the last sweep
 	sweptHolders  map[string]int64    // who held a lock on the sequence then, and the M before each of them was seen
@@ -104,13 +105,13 @@ func (w *Watermarks) Ranges() []Range {
 // transactions that overlap, the later one often commits first; if every claim finds fresh events,
 // the other would wait for a sweep. Over many ids a sweep is soon enough.
 func (w *Watermarks) lateScanDue() bool {
-	return w.floor < w.lastGap && w.cursor-w.lateAfter() <= lateSpan
+	return w.floor < w.lastGap && w.lateAfter() >= w.cursor-lateSpan
 }
 
 // lateAfter returns where claims look for late commits. A large transaction that is open has many rows beyond the floor,
 // which a claim must not read while others wait for it; what it passes over so is a sweep's.
 func (w *Watermarks) lateAfter() int64 {
-	if w.cursor-w.floor <= lateSpan {
+	if w.floor >= w.cursor-lateSpan {
 		return w.floor
 	}
 	return max(w.floor, w.sweepFrom)
@@ -198,7 +199,7 @@ func (w *Watermarks) ClaimedInOrder(from int64, batch *buffer.Lease, seen Sequen
 // means that the sequence was set back: everything is scanned again. An M below only the present
 // cursor is old. void: what was seen since began means nothing any more.
 func (w *Watermarks) sequenceIs(seen Sequence, began int64) (void bool) {
-	renumbered := seen.Numbering != w.numbering && (w.cursor > 0 || w.floor > 0)
+	renumbered := seen.Numbering != w.numbering && (w.cursor > w.start || w.floor > w.start)
 	w.numbering = seen.Numbering
 	switch {
 	case w.cursor < began: // it was set back meanwhile
@@ -211,10 +212,21 @@ func (w *Watermarks) sequenceIs(seen Sequence, began int64) (void bool) {
 	return false
 }
 
+// Beginning returns the id beyond which all ids are that a sequence with this MINVALUE draws. It is 0 but for a MINVALUE below 1.
+func Beginning(minValue int64) int64 {
+	return min(0, max(minValue, math.MinInt64+1)-1)
+}
+
+// beginAt sets everything that is an id to start.
+func (w *Watermarks) beginAt(start int64) {
+	w.start, w.cursor, w.floor, w.watched, w.decided = start, start, start, start, start
+	w.sweepFrom, w.sweptM, w.lastGap, w.lastCounted = start, start, start, start
+}
+
 func (w *Watermarks) startAgain(lastValue int64) {
-	w.cursor, w.floor, w.watched, w.decided, w.stored, w.claimed = 0, 0, 0, 0, 0, nil
-	w.sweepFrom, w.sweptM, w.sweptHolders = 0, 0, nil
-	w.lateCount, w.lastGap, w.lastValue, w.lastCounted = 0, 0, lastValue, 0
+	w.beginAt(w.start)
+	w.stored, w.claimed, w.sweptHolders = w.start, nil, nil
+	w.lateCount, w.lastValue = 0, lastValue
 	w.reusedUntil = time.Now().Add(FullSweepInterval)
 }
 
@@ -312,6 +324,8 @@ func (w *Watermarks) FullySwept(found int, took time.Duration, now time.Time) {
 type Count struct {
 	Fresh, Late int
 	Sequence
+	// Start is where ids begin: see Beginning.
+	Start int64
 	// Blocks reports whether sessions draw ids in blocks: CACHE, or an INCREMENT that the application divides.
 	Blocks bool
 	// LockHolders are the transactions that hold a lock on the sequence.
@@ -330,6 +344,11 @@ func (w *Watermarks) Counted(r CountRange, c Count, now time.Time) (void bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.blocks = c.Blocks
+	if c.Start < w.start { // ALTER SEQUENCE
+		w.start = c.Start
+		w.startAgain(c.LastValue)
+		return true
+	}
 	if w.sequenceIs(c.Sequence, r.Cursor) {
 		return true
 	}
@@ -396,13 +415,13 @@ const recoveredPrefix = "-1/"
 func (w *Watermarks) advanceFloor(r CountRange, c Count) {
 	for _, h := range c.LockHolders {
 		if _, seen := w.sweptHolders[h]; !seen && strings.HasPrefix(h, recoveredPrefix) {
-			w.watched, w.decided = 0, 0
+			w.watched, w.decided = w.start, w.start
 		}
 	}
 	// Step 4 for the M decided before this count began.
-	if w.decided > 0 && c.Late == 0 {
+	if w.decided > w.start && c.Late == 0 {
 		w.floor = w.claimed.Advance(max(w.floor, min(w.decided, r.LateUpTo)))
-		w.decided = 0
+		w.decided = w.start
 	}
 	// Step 3.
 	still := make(map[string]struct{}, len(c.LockHolders))
@@ -414,11 +433,11 @@ func (w *Watermarks) advanceFloor(r CountRange, c Count) {
 			delete(w.lockHolders, h)
 		}
 	}
-	if w.watched > 0 && len(w.lockHolders) == 0 {
-		w.decided, w.watched = max(w.decided, w.watched), 0
+	if w.watched > w.start && len(w.lockHolders) == 0 {
+		w.decided, w.watched = max(w.decided, w.watched), w.start
 	}
 	// Steps 1 and 2: this count read M and, in a later statement of the same round trip, the holders.
-	if w.watched == 0 {
+	if w.watched == w.start {
 		w.watched, w.lockHolders = c.LastValue, still
 	}
 }
@@ -443,18 +462,25 @@ func (w *Watermarks) LastFloor() (floor int64, numbering string, ok bool) {
 
 // Stored is the floor that an earlier process stored.
 type Stored struct {
-	Floor int64
+	Floor int64 // 0: none
+	// Start is where ids begin: see Beginning.
+	Start int64
 	// Numbering is that of the ids when it was stored; Now is what the sequence is now.
 	Numbering string
 	Now       Sequence
 }
 
-// StartAt sets cursor and floor to a stored floor, or to 0 if that is about ids of another numbering.
+// StartAt sets cursor and floor to a stored floor, or to the beginning if that is about ids of another numbering.
 func (w *Watermarks) StartAt(s Stored) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.cursor, w.floor, w.stored, w.numbering = s.Floor, s.Floor, s.Floor, s.Now.Numbering
-	if s.Floor > 0 && (s.Numbering != s.Now.Numbering || s.Now.LastValue < s.Floor) {
+	w.beginAt(s.Start)
+	w.stored, w.numbering = w.start, s.Now.Numbering
+	if s.Floor == 0 {
+		return
+	}
+	w.cursor, w.floor, w.stored = s.Floor, s.Floor, s.Floor
+	if s.Numbering != s.Now.Numbering || s.Now.LastValue < s.Floor {
 		w.startAgain(0)
 	}
 }

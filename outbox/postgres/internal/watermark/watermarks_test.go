@@ -189,3 +189,25 @@ func TestFullSweep_ByAnother(t *testing.T) {
 	now = now.Add(FullSweepInterval)
 	sweep("five minutes after it", true)
 }
+
+// TestCounted_LowerMinValue: claims in order begin where an altered sequence begins, before a sweep has found anything there.
+func TestCounted_LowerMinValue(t *testing.T) {
+	t.Parallel()
+	w, now := New(true), time.Now()
+	w.StartAt(Stored{Floor: 100, Now: Sequence{LastValue: 100}})
+	count := func() (void bool) {
+		return w.Counted(w.NextCount(now, 10), Count{Sequence: Sequence{LastValue: 120}, Start: Beginning(-3)}, now)
+	}
+	if !count() || w.OrderedFrom() != -4 || count() {
+		t.Errorf("claims begin at %d, want -4", w.OrderedFrom())
+	}
+}
+
+func TestBeginning(t *testing.T) {
+	t.Parallel()
+	for minValue, want := range map[int64]int64{1: 0, 0: -1, 1000: 0, -3: -4, math.MinInt64: math.MinInt64} {
+		if got := Beginning(minValue); got != want {
+			t.Errorf("Beginning(%d) = %d, want %d", minValue, got, want)
+		}
+	}
+}
