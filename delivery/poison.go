@@ -17,7 +17,8 @@ import (
 // or after confirmUnknown outages, if it is not known of each what the sink accepted. Each process counts alone.
 //
 // The parts of a batch have new group_ids. An API that knows the old one, because it accepted the batch and its
-// response was lost, would accept them again. So a send without a response is always repeated under the same group_id.
+// response was lost, would accept them again. So a send without a response is always repeated under the same group_id. An API that answers
+// that it is still at the earlier send (inProgress) gets progressTakes for it.
 type poisonDetector struct {
 	mu      sync.Mutex
 	batches map[uuid.UUID]history
@@ -31,10 +32,13 @@ const (
 	answered      outageKind = iota // a 5xx: nothing, but for a server that fails behind its commit
 	notAccepted                     // a 403: nothing
 	maybeAccepted                   // there is no response, so perhaps all of it
+	inProgress                      // a 409: perhaps all of it soon
 )
 
 func (v *verdict) outageKind() outageKind {
 	switch {
+	case v.inProgress:
+		return inProgress
 	case v.maybeAccepted:
 		return maybeAccepted
 	case v.mayBePoison:
@@ -51,6 +55,7 @@ type history struct {
 	at          tally // when the last one counted, included
 	own         int   // the batch's outages since then that did not count
 	since       time.Time
+	began       time.Time // when the first outage came, counted or not
 }
 
 // tally counts what became of an address's sends.
@@ -62,6 +67,8 @@ const (
 	maxBatches     = 10_000 // remembered; more are an outage
 	// historyExpires: another process may have sent the batch since.
 	historyExpires = time.Hour
+	// progressTakes is how long a sink is believed that is still at an earlier send.
+	progressTakes = time.Minute
 )
 
 // record counts an outage of the batch and reports whether it is confirmed as the batch's own.
@@ -76,7 +83,8 @@ func (d *poisonDetector) record(groupID uuid.UUID, address string, kind outageKi
 	accepted, others := now.accepted-last.at.accepted, now.failed-last.at.failed-last.own
 	now.failed++
 	d.tallies[address] = now
-	if kind == maybeAccepted {
+	unknown := kind == maybeAccepted || kind == inProgress
+	if unknown {
 		last.answers = 0
 	}
 	if again && accepted <= 2*others { // all batches meet the outage
@@ -88,14 +96,20 @@ func (d *poisonDetector) record(groupID uuid.UUID, address string, kind outageKi
 		maps.DeleteFunc(d.batches, func(_ uuid.UUID, one history) bool { return time.Since(one.since) > historyExpires })
 	}
 	if last.notAccepted != (kind == notAccepted) {
-		last = history{notAccepted: kind == notAccepted}
+		last = history{notAccepted: kind == notAccepted, began: last.began}
 	}
 	last.n++
-	if kind != maybeAccepted {
+	if !unknown {
 		last.answers++
 	}
 	last.at, last.own, last.since = now, 0, time.Now()
+	if last.began.IsZero() {
+		last.began = last.since
+	}
 	d.batches[groupID] = last
+	if kind == inProgress && last.since.Sub(last.began) < progressTakes {
+		return false
+	}
 	return last.answers >= confirmAfter || last.n >= confirmUnknown && !last.notAccepted
 }
 
@@ -116,7 +130,7 @@ func (d *poisonDetector) inherit(from uuid.UUID, parts []buffer.Outcome) {
 	defer d.mu.Unlock()
 	last := d.batches[from]
 	delete(d.batches, from)
-	part := history{n: confirmAfter - 1, answers: confirmAfter - 1, notAccepted: last.notAccepted, at: last.at, since: last.since}
+	part := history{n: confirmAfter - 1, answers: confirmAfter - 1, notAccepted: last.notAccepted, at: last.at, since: last.since, began: last.began}
 	if last.answers < confirmAfter {
 		part.n, part.answers = confirmUnknown-2, 0
 	}

@@ -91,6 +91,7 @@ func TestPoison_MaybeAccepted(t *testing.T) {
 	var (
 		fails = sink.MaybePoison(errors.New("500 Internal Server Error"))
 		lost  = sink.MaybePoison(sink.MaybeAccepted(errors.New("EOF")))
+		busy  = sink.InProgress(errors.New("409 Conflict"))
 		cut   = sink.MaybeAccepted(errors.New("200 OK: results: the response could not be read"))
 	)
 	for name, c := range map[string]struct {
@@ -105,6 +106,8 @@ func TestPoison_MaybeAccepted(t *testing.T) {
 		"a response that is cut":  {[]error{fails, fails, cut, fails, fails, fails}, 6, []error{fails}, 1},
 		"no answers":              {[]error{lost, lost, lost, lost, lost}, 5, []error{lost, lost}, 2},
 		"no answers, then none":   {[]error{lost, lost, lost, lost, lost}, 5, []error{fails, lost}, 2},
+		"in progress":             {[]error{lost, busy, busy, busy, busy, busy, busy, busy, busy, busy, busy, busy, busy, busy}, 11, []error{lost, lost}, 2},
+		"in progress, then not":   {[]error{lost, busy, busy, busy, lost}, 5, []error{busy, busy}, 0},
 		"every other one":         {[]error{lost, fails, lost, fails, lost}, 5, []error{lost, lost}, 2},
 	} {
 		t.Run(name, func(t *testing.T) {

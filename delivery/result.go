@@ -48,6 +48,8 @@ type verdict struct {
 	notAccepted bool
 	// maybeAccepted: after the outage nobody knows what of the batch was accepted.
 	maybeAccepted bool
+	// inProgress: the answer says that the sink is still at an earlier send of the batch.
+	inProgress bool
 	// retryAfter is how long the sink asked to be left alone; 0 if it did not.
 	retryAfter time.Duration
 	// address is the address that is unavailable, "" for the sink as a whole.
@@ -101,6 +103,7 @@ func verdictOf(err error) verdict {
 	v.mayBePoison = v.timedOut || errors.Is(err, sink.ErrMaybePoison)
 	v.notAccepted = errors.Is(err, sink.ErrNotAccepted)
 	v.maybeAccepted = errors.Is(err, sink.ErrMaybeAccepted)
+	v.inProgress = errors.Is(err, sink.ErrInProgress)
 	if e, ok := errors.AsType[*sink.UnavailableError](err); ok {
 		v.retryAfter = e.RetryAfter
 	}

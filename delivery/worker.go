@@ -287,7 +287,8 @@ func (w *Worker) send(ctx context.Context, l *buffer.Lease) (r result, began tim
 		mayBePoison := !errors.Is(err, buffer.ErrDatabaseUnavailable)
 		return result{whole: verdict{kind: unavailable, mayBePoison: mayBePoison, err: err}}, began, true
 	}
-	l.FirstSend = l.UnfinishedLeases == 1 && l.Attempts == 0 && l.Outages == 0
+	l.MaybeSent = l.Outages > 0 || maybeSent(l)
+	l.FirstSend = l.Attempts == 0 && !l.MaybeSent
 	sendCtx, cancel := context.WithTimeout(ctx, w.config.SendTimeout)
 	defer cancel()
 	waited, err := callSink(w, ctx, sendCtx, l, func() (time.Duration, error) { return w.prepareAndSend(sendCtx, &l.Batch) })

@@ -145,6 +145,7 @@ func TestPoisonEvent_LostResponses(t *testing.T) {
 		"fails twice, loses a response":        {[]int{500, 500, accepts, 200}, false},
 		"loses a response, fails":              {[]int{accepts, 500, 500, 200}, false},
 		"closes the connection for that event": {[]int{acceptsNothing}, true},
+		"is at the request when asked again":   {[]int{accepts, 409, 409, 200}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

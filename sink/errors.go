@@ -20,6 +20,9 @@ var (
 	// ErrMaybeAccepted is found, with ErrUnavailable, in an outage after which nobody knows what the sink accepted: there is no
 	// response, or it cannot be read. Under another group_id a sink that knows batches by it would accept the events twice.
 	ErrMaybeAccepted = errors.New("sink is unavailable, and may have accepted the batch")
+	// ErrInProgress is found, with ErrMaybePoison and ErrMaybeAccepted, in an outage whose answer says that the sink is still at an
+	// earlier send of the batch.
+	ErrInProgress = errors.New("sink is still at an earlier send of the batch")
 	// ErrProgram is found, with ErrUnavailable, in an outage that is not the server's: a program of the
 	// configuration fails, on every event of the batch before anything is sent, or on the response.
 	ErrProgram = errors.New("a program of the sink fails")
@@ -49,6 +52,11 @@ func NotAccepted(err error) error { return kindError{kindError{err, ErrNotAccept
 // MaybeAccepted wraps err so that errors.Is finds ErrUnavailable and ErrMaybeAccepted.
 func MaybeAccepted(err error) error {
 	return kindError{kindError{err, ErrMaybeAccepted}, ErrUnavailable}
+}
+
+// InProgress wraps err so that errors.Is finds ErrUnavailable, ErrMaybePoison, ErrMaybeAccepted and ErrInProgress.
+func InProgress(err error) error {
+	return MaybePoison(MaybeAccepted(kindError{err, ErrInProgress}))
 }
 
 // ProgramFailed wraps err so that errors.Is finds ErrProgram.

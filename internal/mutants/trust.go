@@ -4,6 +4,20 @@ package main
 var trustMutants = []mutant{
 	// Two ledgers.
 	{
+		name: "a server that is still at a request is taken for one that refuses it",
+		file: "sink/httpsink/response.go",
+		old:  "r.status != http.StatusConflict || ",
+		new:  "r.status == http.StatusConflict || ",
+		pkg:  "./sink/httpsink", test: "TestClassify_Conflict",
+	},
+	{
+		name: "a sink that is still at an earlier send has no time for it",
+		file: "delivery/poison.go",
+		old:  "last.since.Sub(last.began) < progressTakes",
+		new:  "last.since.Sub(last.began) < 0",
+		pkg:  "./delivery", test: "TestPoison_MaybeAccepted",
+	},
+	{
 		name: "a second ledger takes the trigger of the first",
 		file: "outbox/postgres/internal/migrate/migrate.go",
 		old:  "		err = refuseOther(ctx, tx, c)\n",

@@ -35,6 +35,9 @@ type Batch struct {
 	// FirstSend reports whether no event of the batch was sent before, as far as the
 	// ledger knows. The delivery worker sets it before each Send.
 	FirstSend bool
+	// MaybeSent reports whether an earlier send under this GroupID met an outage, or was not finished: the sink may have
+	// accepted it, or still be at it. The delivery worker sets it before each Send.
+	MaybeSent bool
 	// Projected reports whether payloads and addresses come from a projection; they may
 	// differ between attempts.
 	Projected bool

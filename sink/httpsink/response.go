@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -35,6 +36,18 @@ func (r *redactor) read(resp *http.Response) response {
 		read.quote += " (" + r.redact(err.Error()) + ")"
 	}
 	return read
+}
+
+// classify returns what the response means for the batch: nil if it is delivered.
+//
+// A 409 to a batch that may have been sent before probably says that the server is still at that request
+// (draft-ietf-httpapi-idempotency-key-header): nobody knows what was accepted. If it keeps hitting the batch, it is a rejection.
+func (r response) classify(c Config, b *buffer.Batch) error {
+	if r.status != http.StatusConflict || !b.MaybeSent || slices.Contains(c.Refused, r.status) || slices.Contains(c.Unavailable, r.status) {
+		return r.classifyStatus(c)
+	}
+	c.Unavailable = []int{r.status}
+	return sink.InProgress(r.classifyStatus(c))
 }
 
 // classifyStatus returns what the status means for the batch: nil if it is delivered.

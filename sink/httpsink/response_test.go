@@ -9,6 +9,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -76,6 +77,32 @@ func TestClassifyStatus_Overrides(t *testing.T) {
 	}
 	if got := kind(response{status: 503, retryAfter: time.Second}.classifyStatus(o)); got != "rejected" {
 		t.Errorf("503 with Retry-After: got %s, want rejected", got)
+	}
+}
+
+// TestClassify_Conflict: a 409 to a batch that the server may be at is an outage after which nobody knows what was accepted.
+func TestClassify_Conflict(t *testing.T) {
+	t.Parallel()
+	first, again := &buffer.Batch{FirstSend: true}, &buffer.Batch{MaybeSent: true}
+	conflict, later := response{status: http.StatusConflict}, response{status: http.StatusConflict, retryAfter: time.Second}
+	for name, c := range map[string]struct {
+		answer response
+		batch  *buffer.Batch
+		config Config
+		want   string
+		unsure bool // of what was accepted
+	}{
+		"first":                  {conflict, first, Config{}, "rejected", false},
+		"again":                  {conflict, again, Config{}, "maybe poison", true},
+		"again, with a pause":    {later, again, Config{}, "maybe poison for a time", true},
+		"again, refused":         {conflict, again, Config{Refused: []int{409}}, "rejected", false},
+		"again, unavailable":     {conflict, again, Config{Unavailable: []int{409}}, "outage", false},
+		"again, another refusal": {response{status: 422}, again, Config{}, "rejected", false},
+	} {
+		err := c.answer.classify(c.config, c.batch)
+		if got, unsure := kind(err), errors.Is(err, sink.ErrMaybeAccepted); got != c.want || unsure != c.unsure {
+			t.Errorf("%s: got %s, unsure %v; want %s, %v", name, got, unsure, c.want, c.unsure)
+		}
 	}
 }
 

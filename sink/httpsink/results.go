@@ -36,7 +36,7 @@ const (
 // its halves would be sent under group_ids that the server does not know, and arrive twice.
 func (s *Sink) readResponse(ctx context.Context, resp *http.Response, r *request, b *buffer.Batch) ([]sink.EventError, error) {
 	if outage, _ := s.cfg.classify(resp.StatusCode); s.results == nil || outage {
-		return nil, s.redactor.read(resp).classifyStatus(s.cfg)
+		return nil, s.redactor.read(resp).classify(s.cfg, b)
 	}
 	defer resp.Body.Close()
 	text, release, err := readBody(ctx, resp.Body)
@@ -57,7 +57,7 @@ func (s *Sink) readResponse(ctx context.Context, resp *http.Response, r *request
 		// The status says that something was rejected, but the program found nothing. Without this
 		// check a program that looks in the wrong place would lose events silently.
 		whole := response{status: resp.StatusCode, quote: s.redactor.quote(text, false)}
-		return nil, whole.classifyStatus(s.cfg)
+		return nil, whole.classify(s.cfg, b)
 	}
 	return failed, nil
 }

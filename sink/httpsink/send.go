@@ -92,6 +92,8 @@ func addressUnavailable(b *buffer.Batch, err error) error {
 		events[i] = sink.EventError{Index: i, Err: err}
 	}
 	switch {
+	case errors.Is(err, sink.ErrInProgress):
+		return sink.InProgress(&sink.BatchError{Events: events})
 	case errors.Is(err, sink.ErrMaybePoison):
 		return sink.MaybePoison(&sink.BatchError{Events: events})
 	case errors.Is(err, sink.ErrNotAccepted):
