@@ -334,7 +334,7 @@ var batchMutants = []mutant{
 	{
 		name: "answers before a lost response count",
 		file: "delivery/poison.go",
-		old:  "	if kind == maybeAccepted {\n		last.answers = 0\n	}\n",
+		old:  "	if unknown {\n		last.answers = 0\n	}\n",
 		new:  "",
 		pkg:  "./delivery", test: "TestPoison_MaybeAccepted",
 	},

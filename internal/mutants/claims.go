@@ -27,8 +27,8 @@ var claimMutants = []mutant{
 	{
 		name: "the floor moves past a gap",
 		file: "outbox/postgres/internal/watermark/watermarks.go",
-		old:  "	if w.watched > 0 && len(w.lockHolders) == 0 {",
-		new:  "	if w.watched > 0 {",
+		old:  "	if w.watched > w.start && len(w.lockHolders) == 0 {",
+		new:  "	if w.watched > w.start {",
 		pkg:  "./outbox/postgres/internal/watermark", test: "TestFloor_WaitsForHolders",
 	},
 	{
@@ -48,8 +48,8 @@ var claimMutants = []mutant{
 	{
 		name: "a prepared transaction that the server recovered seems to have ended",
 		file: "outbox/postgres/internal/watermark/watermarks.go",
-		old:  "			w.watched, w.decided = 0, 0\n",
-		new:  "			w.decided = 0\n",
+		old:  "			w.watched, w.decided = w.start, w.start\n",
+		new:  "			w.decided = w.start\n",
 		pkg:  "./outbox/postgres/internal/watermark", test: "TestFloor_WaitsForRecovered",
 	},
 	{

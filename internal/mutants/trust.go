@@ -27,7 +27,7 @@ var trustMutants = []mutant{
 	{
 		name: "a relay that runs does not notice the move of its buffer",
 		file: "outbox/postgres/internal/backlog/count.go",
-		old:  "				if v[8] != nil { // somebody",
+		old:  "				if v[9] != nil { // somebody",
 		new:  "				if v == nil { // somebody",
 		pkg:  "./outbox/postgres", test: "TestOwnership_OtherLedgerUnreadable",
 	},
@@ -226,15 +226,15 @@ var trustMutants = []mutant{
 	{
 		name: "the cursor survives another numbering",
 		file: "outbox/postgres/internal/watermark/watermarks.go",
-		old:  "renumbered := seen.Numbering != w.numbering && (w.cursor > 0 || w.floor > 0)",
+		old:  "renumbered := seen.Numbering != w.numbering && (w.cursor > w.start || w.floor > w.start)",
 		new:  "renumbered := false",
 		pkg:  "./outbox/postgres", test: "TestNumbering_RestartIdentity",
 	},
 	{
 		name: "a stored floor is taken for one of other ids",
 		file: "outbox/postgres/internal/watermark/watermarks.go",
-		old:  "	if s.Floor > 0 && (s.Numbering != s.Now.Numbering || s.Now.LastValue < s.Floor) {",
-		new:  "	if s.Floor < 0 {",
+		old:  "	if s.Numbering != s.Now.Numbering || s.Now.LastValue < s.Floor {",
+		new:  "	if s.Floor < 0 && s.Numbering != s.Now.Numbering {",
 		pkg:  "./outbox/postgres", test: "TestNumbering_Status",
 	},
 	{

@@ -14,6 +14,7 @@ import (
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Standby starts a standby of the server for one test, which may promote it. From then on the
@@ -106,6 +107,9 @@ func (s *PostgresServer) Promote(ctx context.Context) error {
 	return withConn(ctx, s.URL, func(conn *pgx.Conn) error {
 		var done bool
 		err := conn.QueryRow(ctx, "SELECT pg_promote()").Scan(&done)
+		if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "40001" { // recovery cancelled the statement that waits for its end
+			err = conn.QueryRow(ctx, "SELECT pg_promote()").Scan(&done)
+		}
 		if err == nil && !done {
 			err = errors.New("the standby was not promoted")
 		}
