@@ -108,7 +108,9 @@ func (s *PostgresServer) Promote(ctx context.Context) error {
 		var done bool
 		err := conn.QueryRow(ctx, "SELECT pg_promote()").Scan(&done)
 		if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "40001" { // recovery cancelled the statement that waits for its end
-			err = conn.QueryRow(ctx, "SELECT pg_promote()").Scan(&done)
+			for done, err = false, nil; err == nil && !done; {
+				err = conn.QueryRow(ctx, "SELECT NOT pg_is_in_recovery() FROM pg_sleep(0.1)").Scan(&done)
+			}
 		}
 		if err == nil && !done {
 			err = errors.New("the standby was not promoted")
