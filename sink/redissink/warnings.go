@@ -33,9 +33,10 @@ func (s *Sink) OfflineWarnings() []string {
 	return []string{"wait_replicas is 0, so a failover can lose acknowledged events; set wait_replicas to 1 or more"}
 }
 
-// Notes implements sink.Informer: what a power cut takes from a server with an append-only file.
+// Notes implements sink.Informer: what a power cut takes from a server with an append-only file, and a failover to a replica
+// that was not waited for.
 func (s *Sink) Notes(ctx context.Context) []string {
-	notes, err := s.aboutServers(ctx, syncNote)
+	notes, err := s.aboutServers(ctx, syncNote, s.replicaNote)
 	if err != nil {
 		return nil // a warning says so
 	}
@@ -123,6 +124,17 @@ func (s *Sink) replicaWarning(_ context.Context, _ *redis.Client, settings map[s
 			replicas, s.cfg.WaitReplicas)
 	}
 	return ""
+}
+
+// replicaNote is about replicas that may become the master although wait_replicas does not wait for them. In a planned failover,
+// or when the old master only hung, it and the other replicas go on acknowledging for a moment.
+func (s *Sink) replicaNote(_ context.Context, _ *redis.Client, settings map[string]map[string]string) string {
+	replicas, err := strconv.Atoi(settings["Replication"]["connected_slaves"])
+	if err != nil || s.cfg.WaitReplicas == 0 || replicas <= s.cfg.WaitReplicas {
+		return ""
+	}
+	return fmt.Sprintf("has %[1]d replicas and wait_replicas is %[2]d: a failover to a replica that has not acknowledged loses events; "+
+		"wait_replicas %[1]d rules that out, but then events wait while a replica is missing", replicas, s.cfg.WaitReplicas)
 }
 
 // evictionWarning is about a server that evicts keys when memory runs out.

@@ -1,6 +1,8 @@
 package redissink_test
 
 import (
+	"errors"
+	"slices"
 	"strings"
 	"testing"
 
@@ -51,6 +53,19 @@ func TestWarnings_Replicas(t *testing.T) {
 	for replicas, want := range map[int]string{0: "wait_replicas is 0, so a failover can lose", 1: "", 2: "so events wait"} {
 		r.cfg.WaitReplicas = replicas
 		expectOne(t, "warnings", r.fresh(t).Warnings(t.Context()), want)
+	}
+	host, port, _ := strings.Cut(r.master.Addr, ":")
+	testserver.Redis(t, "--replicaof", host+" "+port)
+	testkit.Eventually(t, func() error {
+		if info := client(t, r.master).Info(t.Context(), "replication").Val(); !strings.Contains(info, "connected_slaves:2") {
+			return errors.New("the second replica is not connected")
+		}
+		return nil
+	})
+	for replicas, want := range map[int]string{0: "", 1: "has 2 replicas and wait_replicas is 1", 2: ""} {
+		r.cfg.WaitReplicas = replicas
+		notes := slices.DeleteFunc(r.fresh(t).Notes(t.Context()), func(note string) bool { return strings.Contains(note, "appendfsync") })
+		expectOne(t, "notes", notes, want)
 	}
 	publish := opened(t, redissink.Config{URL: r.master.URL, Mode: redissink.Publish})
 	testkit.Equal(t, "warnings of channels", len(publish.Warnings(t.Context()))+len(publish.Notes(t.Context())), 0)
