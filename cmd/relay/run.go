@@ -163,7 +163,7 @@ func (a *app) adminServer(ctx context.Context, cfg *config.Config, opened []*con
 	pipelines := make([]admin.Pipeline, len(opened))
 	for i, o := range opened {
 		p := &cfg.Pipelines[i]
-		pipelines[i] = admin.Pipeline{Name: p.Name, Health: o, DeadLetters: deadLettersOf(p, o.Buffer)}
+		pipelines[i] = admin.Pipeline{Name: p.Name, Health: o, MaxWaiting: p.MaxWaiting, DeadLetters: deadLettersOf(p, o.Buffer)}
 	}
 	server := admin.New(pipelines, m, admin.Config{Token: cfg.Admin.Token.Reveal(), Redact: a.redact, Log: log})
 	log.InfoContext(ctx, "admin endpoint listening", "url", "http://"+l.Addr().String()+"/")

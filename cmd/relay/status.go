@@ -63,7 +63,7 @@ func (a *app) report(ctx context.Context, cfg *config.Config) admin.Report {
 			a.fail(fmt.Errorf("%s: %w", name, err))
 			continue
 		}
-		one := admin.NewPipelineReport(name, statuses[i], a.redact)
+		one := admin.NewPipelineReport(name, cfg.Pipelines[i].MaxWaiting, statuses[i], a.redact)
 		if holders[i] != nil {
 			one.VacuumBlockedBy = admin.NewBlockerReport(*holders[i])
 		}
@@ -111,6 +111,9 @@ func statusTable(r admin.Report) string {
 	}
 	text := columns(alignRight(rows), 0)
 	for _, p := range r.Pipelines {
+		if p.ClaimingStopped != "" {
+			text += p.Name + ": " + p.ClaimingStopped + "\n"
+		}
 		for _, w := range p.Waits {
 			text += p.Name + ": " + oneLine(w.Text()) + "\n"
 		}

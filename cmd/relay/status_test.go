@@ -63,6 +63,8 @@ func TestStatus(t *testing.T) {
 	do(t, nil, "status", "-c", path).want(t, 0, `PIPELINE  PENDING  OLDEST  LEASED  WAITING  DELIVERED  DEAD
 orders      1,234   2h 5m       1        2          1     2
 `, "")
+	full := write(t, onePipeline("orders", db.url, "stdout:", "    max_waiting: 3"))
+	do(t, nil, "status", "-c", full).want(t, 0, "orders: nothing more is claimed: 3 batches wait for a retry or a delete, max_waiting is 3\n", "")
 	var got struct{ Pipelines []map[string]any }
 	text := do(t, nil, "status", "-c", path, "--json").stdout
 	if err := json.Unmarshal([]byte(text), &got); err != nil {

@@ -38,7 +38,7 @@ type state struct {
 	asked  chan struct{} // if set, receives a value for every Status
 }
 
-func (s *state) pipeline() Pipeline { return Pipeline{Name: s.name, Health: s} }
+func (s *state) pipeline() Pipeline { return Pipeline{Name: s.name, Health: s, MaxWaiting: 1000} }
 
 func (s *state) Ready() error { return s.ready }
 

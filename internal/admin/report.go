@@ -24,6 +24,8 @@ type PipelineReport struct {
 	Dead                 int64   `json:"dead"`
 	// Waits are why batches wait, the most frequent reasons first.
 	Waits []WaitReport `json:"waits,omitempty"`
+	// ClaimingStopped says that so many batches wait that no others are claimed.
+	ClaimingStopped string `json:"claiming_stopped,omitempty"`
 	// Hook is what waits for the dead-letter hook; nil if nothing does.
 	Hook *HookReport `json:"dead_letter_hook,omitempty"`
 	// Suspects are the batches that are sent one at a time, with nothing else in flight.
@@ -129,7 +131,11 @@ type ReportError struct {
 }
 
 // NewPipelineReport returns the report of a pipeline, without the secrets that redact removes.
-func NewPipelineReport(name string, s buffer.Status, redact func(string) string) PipelineReport {
+func NewPipelineReport(name string, maxWaiting int, s buffer.Status, redact func(string) string) PipelineReport {
+	stopped := ""
+	if waiting := s.Waiting + s.Delivered; waiting >= int64(maxWaiting) {
+		stopped = fmt.Sprintf("nothing more is claimed: %s batches wait for a retry or a delete, max_waiting is %s", Count(waiting), Count(int64(maxWaiting)))
+	}
 	var hook *HookReport
 	if waits := waitReports(s.HookWaits, redact); len(waits) > 0 {
 		hook = &HookReport{Unnotified: s.Unnotified, Waits: waits}
@@ -139,7 +145,7 @@ func NewPipelineReport(name string, s buffer.Status, redact func(string) string)
 		suspects = &SuspectsReport{Batches: s.Suspects, OldestSeconds: s.OldestSuspect.Round(time.Millisecond).Seconds()}
 	}
 	return PipelineReport{
-		Waits: waitReports(s.Waits, redact), Hook: hook, Suspects: suspects,
+		Waits: waitReports(s.Waits, redact), ClaimingStopped: stopped, Hook: hook, Suspects: suspects,
 		Name: name, Pending: s.Pending,
 		OldestPendingSeconds: s.OldestPending.Round(time.Millisecond).Seconds(),
 		Batches:              Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered},

@@ -168,7 +168,7 @@ func (s *Server) report(ctx context.Context) Report {
 			report.Errors = append(report.Errors, ReportError{Name: p.Name, Error: s.config.Redact(err.Error())})
 			return
 		}
-		one := NewPipelineReport(p.Name, status, s.config.Redact)
+		one := NewPipelineReport(p.Name, p.MaxWaiting, status, s.config.Redact)
 		if h, ok := p.Health.Worst(); ok {
 			one.VacuumBlockedBy = NewBlockerReport(h)
 		}

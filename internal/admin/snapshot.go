@@ -14,6 +14,8 @@ import (
 type Pipeline struct {
 	Name   string
 	Health Health
+	// MaxWaiting is how many batches may wait before claiming stops.
+	MaxWaiting int
 	DeadLetters
 }
 
