@@ -26,6 +26,8 @@ CREATE TABLE IF NOT EXISTS outbox_events (
 CREATE TABLE IF NOT EXISTS outbox_batches (
     group_id   uuid PRIMARY KEY,
     buffer     text NOT NULL,                 -- schema.table of the events
+    sink       text NOT NULL DEFAULT 'default', -- one of outbox_sinks; 'default': the only one; '*': claimed, not routed yet
+    claim_id   uuid,                          -- the same in all rows that may share an event; NULL: no other row has any of them
     claim      text NOT NULL,                 -- how the batch's rows are found: stamp or range
     state      text NOT NULL CHECK (state IN ('leased', 'waiting', 'delivered')),
     lease_no   bigint NOT NULL,               -- the fence: rises with every lease
@@ -54,9 +56,10 @@ CREATE TABLE IF NOT EXISTS outbox_batches (
     autovacuum_vacuum_scale_factor = 0,
     autovacuum_vacuum_threshold = 1000
 );
-CREATE INDEX IF NOT EXISTS outbox_batches_due ON outbox_batches (buffer, due_at);
+CREATE INDEX IF NOT EXISTS outbox_batches_due ON outbox_batches (buffer, sink, due_at);
 -- A claim reads the ids of live batches beyond its cursor without the rows of deleted ones.
 CREATE INDEX IF NOT EXISTS outbox_batches_last ON outbox_batches (buffer, last_id);
+CREATE INDEX IF NOT EXISTS outbox_batches_claim ON outbox_batches (claim_id) WHERE claim_id IS NOT NULL;
 
 -- Dead letters: events that were refused for good. payload and headers are what was
 -- sent; event_row is the row of a custom table, which a replay inserts again.
@@ -97,7 +100,17 @@ CREATE TABLE IF NOT EXISTS outbox_buffers (
     numbering  text NOT NULL DEFAULT '',      -- which ids the floor is about: it changes when ids may be used again
     pipeline   text,                          -- the only pipeline that claims; NULL before the first claim
     owned_since timestamptz,                  -- since when
-    swept_at   timestamptz                    -- when everything was last scanned
+    swept_at   timestamptz,                   -- when everything was last scanned
+    routes_no  bigint NOT NULL DEFAULT 0      -- rises with every change of the buffer's rows in outbox_sinks
+);
+
+-- The sinks that the events of a buffer are routed to; none for a single one.
+CREATE TABLE IF NOT EXISTS outbox_sinks (
+    buffer     text,
+    sink       text,
+    match      text[] NOT NULL DEFAULT '{}',  -- patterns; a sink without one takes every event
+    batch_size integer NOT NULL,
+    PRIMARY KEY (buffer, sink)
 );
 
 -- Numbers for events with uuid keys: a batch takes a block of a million.

@@ -52,6 +52,9 @@ const MaxBytes = 4 << 20
 // claimed it or took it over, and is not safe for concurrent writes.
 type Lease struct {
 	Batch
+	// ClaimID is the same in all batches that may share an event, one for each sink; zero: no other batch has
+	// any of these events.
+	ClaimID uuid.UUID
 	// LeaseNo rises with every lease of this batch; it is the fence.
 	LeaseNo int64
 	// Ends is when the lease is over by the local monotonic clock, counted from before the claim was sent, so
@@ -172,7 +175,7 @@ func (l *Lease) FailRead(err error, read int) {
 // Unread returns the lease without its contents, for [Claimer.Read].
 func (l *Lease) Unread() Lease {
 	return Lease{
-		Batch: Batch{GroupID: l.GroupID, Pipeline: l.Pipeline, Origins: l.Origins}, LeaseNo: l.LeaseNo, FirstID: l.FirstID, LastID: l.LastID,
+		Batch: Batch{GroupID: l.GroupID, Pipeline: l.Pipeline, Origins: l.Origins}, ClaimID: l.ClaimID, LeaseNo: l.LeaseNo, FirstID: l.FirstID, LastID: l.LastID,
 		UnfinishedLeases: l.UnfinishedLeases, Attempts: l.Attempts, Outages: l.Outages, ClaimedAt: l.ClaimedAt, ClaimedLocal: l.ClaimedLocal,
 	}
 }

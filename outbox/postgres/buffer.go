@@ -63,7 +63,7 @@ func Open(c Config) (*Buffer, error) {
 	b.claimer = claim.New(b.base, b.watermarks, c.claimRequest())
 	b.Backlog = backlog.New(b.base, b.watermarks)
 	b.DeadLetters = deadletter.New(b.base)
-	b.Ledger = ledger.New(b.base, "", b.watermarks.DueAfter)
+	b.Ledger = ledger.New(b.base, "", ledger.DefaultSink, b.watermarks.DueAfter)
 	return b, nil
 }
 

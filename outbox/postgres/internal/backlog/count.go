@@ -44,7 +44,7 @@ SELECT
   min(due_at),
   count(*) FILTER (WHERE due_at <= clock.now AND ` + ledger.SuspectSQL + `)
 FROM (SELECT clock_timestamp() AS now) clock
-LEFT JOIN outbox_batches ON buffer = $1 AND due_at > $5::timestamptz
+LEFT JOIN outbox_batches ON buffer = $1 AND sink = $10 AND due_at > $5::timestamptz
 GROUP BY clock.now`
 
 // CountBacklog implements buffer.Inspector.
@@ -124,7 +124,7 @@ func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (backl
 			SQL: t.Statements.Count,
 			Args: []string{
 				t.Buffer, pg.Int(r.LateAfter), pg.Int(r.LastValue), pg.Int(int64(limit)), pg.Timestamp(r.DueAfter),
-				pg.Bool(r.Sweep), t.Sequence, pg.Int(r.Cursor), pg.Int(r.LateUpTo),
+				pg.Bool(r.Sweep), t.Sequence, pg.Int(r.Cursor), pg.Int(r.LateUpTo), b.base.ClaimsFor(),
 			},
 			Row: func(v [][]byte) error {
 				count.Fresh, count.Late = int(pg.ReadInt8(v[0])), int(pg.ReadInt8(v[1]))

@@ -186,7 +186,7 @@ func (c *Claimer) Stamping(ctx context.Context) (done func(), err error) {
 func Example(t *ledger.Tables, mode buffer.ClaimMode) (sql string, args []string) {
 	group, most, lease := buffer.NewGroupID().String(), pg.Int(math.MaxInt64), pg.Interval(time.Minute)
 	if mode == buffer.ClaimRange {
-		return t.SQL(rangeSQL), []string{t.Buffer, "0", "0", most, "f", "1000", group, lease, "", t.Sequence}
+		return t.SQL(rangeSQL), []string{t.Buffer, "0", "0", most, "f", "1000", group, lease, "", t.Sequence, ledger.DefaultSink}
 	}
 	return t.SQL(stampSQL), []string{t.Buffer, group, "0", most, "1000", lease, ""}
 }

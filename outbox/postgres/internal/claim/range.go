@@ -24,9 +24,9 @@ import (
 const rangeSQL = `
 WITH` + ledger.HeldSQL + `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, members)
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, sink, members)
 SELECT $7::uuid, $1, 'range', 'leased', 1, clock_timestamp() + $8::interval, $9, 1,
-       0, 0, n, first_id, last_id, oldest_at, newest_at,
+       0, 0, n, first_id, last_id, oldest_at, newest_at, $11,
        CASE WHEN last_id::numeric - first_id < n THEN int8multirange(int8range(first_id, nullif(last_id, 9223372036854775807), '[]'))
             ELSE (SELECT range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) FROM outbox_events
                   WHERE id BETWEEN first_id AND last_id AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)) END
@@ -53,6 +53,15 @@ WITH l AS MATERIALIZED (
 SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at
 FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND e.group_id IS NULL AND (l.whole OR e.id <@ l.members) AND e.created_at <= l.newest_at`
 
+// Events of several sinks are routed by their topics, and read for each sink.
+const rangeTopicsSQL = `
+WITH l AS MATERIALIZED (
+  SELECT first_id, last_id, last_id::numeric - first_id < events AS whole, members + '{}' AS members, newest_at
+  FROM outbox_batches WHERE group_id = $1::uuid
+)
+SELECT e.id, e.topic, NULL, NULL, NULL, e.created_at
+FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND e.group_id IS NULL AND (l.whole OR e.id <@ l.members) AND e.created_at <= l.newest_at`
+
 // claimRange claims in a range of ids. committed is called when other claims see that these events are taken.
 func (c *Claimer) claimRange(
 	ctx context.Context, t *ledger.Tables, limit int, lease time.Duration, in watermark.Range, committed func(events int),
@@ -64,6 +73,10 @@ func (c *Claimer) claimRange(
 		claimed     int
 		_, known    = c.watermarks.Span()
 	)
+	events := rangeEventsSQL
+	if c.base.Sinks != nil {
+		events = rangeTopicsSQL
+	}
 	rows.Reserve(limit)
 	readCtx, reading := ledger.NewReading(ctx, c.base.ReadLimit(lease))
 	defer reading.End()
@@ -85,7 +98,7 @@ func (c *Claimer) claimRange(
 			Prepare: true, SQL: t.SQL(rangeSQL),
 			Args: []string{
 				t.Buffer, pg.Int(in.After), pg.Int(known), pg.Int(in.UpTo), pg.Bool(in.Late), pg.Int(int64(limit)),
-				groupID.String(), pg.Interval(lease), c.base.Owner, t.Sequence,
+				groupID.String(), pg.Interval(lease), c.base.Owner, t.Sequence, c.base.ClaimsFor(),
 			},
 			Row: func(v [][]byte) error {
 				first, last, claimed = pg.ReadInt8(v[0]), pg.ReadInt8(v[1]), int(pg.ReadInt8(v[2]))
@@ -96,7 +109,7 @@ func (c *Claimer) claimRange(
 		pg.Step{SQL: "COMMIT"},
 		pg.Step{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
 		read,
-		pg.Step{Prepare: true, SQL: t.SQL(rangeEventsSQL), Args: []string{groupID.String()}, Columns: rows.Columns, Row: rows.Append},
+		pg.Step{Prepare: true, SQL: t.SQL(events), Args: []string{groupID.String()}, Columns: rows.Columns, Row: rows.Append},
 	)
 	batch := start.Lease(groupID)
 	batch.FirstID, batch.LastID = first, last

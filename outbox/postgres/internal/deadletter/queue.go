@@ -27,7 +27,7 @@ type Queue struct {
 // letters at the first count and once an interval.
 func NewQueue(base *ledger.Base, check func(context.Context) error, releaseInterval time.Duration) *Queue {
 	return &Queue{
-		Ledger: ledger.New(base, ledger.DeadLettersSuffix, func() time.Time { return time.Time{} }),
+		Ledger: ledger.New(base, ledger.DeadLettersSuffix, ledger.DefaultSink, func() time.Time { return time.Time{} }),
 		base:   base, check: check, releaseInterval: releaseInterval,
 	}
 }

@@ -28,12 +28,22 @@ type Base struct {
 	Pipeline, Owner string
 	// Ordered is set for `order: key`.
 	Ordered bool
+	// Sinks are those that the buffer's events are routed to; nil for a single one.
+	Sinks []buffer.Route
 	// Ownership is who owns the buffer, as last seen.
 	Ownership ownership.State
 	// Ready returns the tables; it checks the database the first time.
 	Ready func(context.Context) (*Tables, error)
 	// Explain adds to an error what was being done, and what Check finds missing.
 	Explain func(ctx context.Context, doing string, err error) error
+}
+
+// ClaimsFor returns the sink of a batch when it is claimed.
+func (b *Base) ClaimsFor() string {
+	if b.Sinks != nil {
+		return Unrouted
+	}
+	return DefaultSink
 }
 
 // Tables are the tables of a buffer, as Check found them.

@@ -11,7 +11,7 @@ import (
 // Only an outage has an address.
 const deferredSQL = `
 SELECT DISTINCT address FROM outbox_batches
-WHERE buffer = $1 AND due_at > $2::timestamptz
+WHERE buffer = $1 AND sink = $2 AND due_at > $3::timestamptz
   AND state = 'waiting' AND address IS NOT NULL AND outages > 0`
 
 // DeferredAddresses implements buffer.Deferrer.
@@ -27,7 +27,7 @@ func (l *Ledger) DeferredAddresses(ctx context.Context) ([]string, error) {
 		return nil
 	}
 	err = l.base.DB.Transact(ctx, begin, pg.Step{
-		SQL: t.SQL(deferredSQL), Args: []string{l.name(t), pg.Timestamp(l.dueAfter())},
+		SQL: t.SQL(deferredSQL), Args: []string{l.name(t), l.sink, pg.Timestamp(l.dueAfter())},
 		Row: func(v [][]byte) error {
 			addresses = append(addresses, string(v[0]))
 			return nil
@@ -45,7 +45,7 @@ const retryRefusedSQL = `
 UPDATE outbox_batches SET due_at = clock_timestamp()
 WHERE due_at > clock_timestamp() AND group_id = ANY (ARRAY(
   SELECT group_id FROM outbox_batches
-  WHERE buffer = $1 AND due_at > $2::timestamptz
+  WHERE buffer = $1 AND sink = $2 AND due_at > $3::timestamptz
     AND state = 'waiting' AND address IS NOT NULL AND outages = 0
   FOR UPDATE SKIP LOCKED))`
 
@@ -56,15 +56,15 @@ func (l *Ledger) RetryRefused(ctx context.Context) (int, error) {
 
 const (
 	retryAllSQL = `
-UPDATE outbox_batches SET due_at = least(due_at, clock_timestamp()), owner = $3
+UPDATE outbox_batches SET due_at = least(due_at, clock_timestamp()), owner = $4
 WHERE group_id = ANY (ARRAY(
   SELECT group_id FROM outbox_batches
-  WHERE buffer = $1 AND due_at > $2::timestamptz AND state = 'waiting'
+  WHERE buffer = $1 AND sink = $2 AND due_at > $3::timestamptz AND state = 'waiting'
   FOR UPDATE SKIP LOCKED))`
 
 	retryRequestSQL = `
 SELECT coalesce(max(owner), '') FROM outbox_batches
-WHERE buffer = $1 AND due_at > $2::timestamptz AND state = 'waiting' AND owner LIKE $3 || '%'`
+WHERE buffer = $1 AND sink = $2 AND due_at > $3::timestamptz AND state = 'waiting' AND owner LIKE $4 || '%'`
 )
 
 // RetryAll implements buffer.Deferrer.
@@ -79,7 +79,7 @@ func (l *Ledger) RetryRequest(ctx context.Context) (request string, err error) {
 		return "", err
 	}
 	err = l.base.DB.Transact(ctx, pg.ReadTx(l.base.DB.StatementTimeout, "enable_seqscan", "off"), pg.Step{
-		SQL: t.SQL(retryRequestSQL), Args: []string{l.name(t), pg.Timestamp(l.dueAfter()), pg.Text(buffer.RetryRequestPrefix)},
+		SQL: t.SQL(retryRequestSQL), Args: []string{l.name(t), l.sink, pg.Timestamp(l.dueAfter()), pg.Text(buffer.RetryRequestPrefix)},
 		Row: func(v [][]byte) error {
 			request = string(v[0])
 			return nil
@@ -93,9 +93,9 @@ const retryNowSQL = `
 UPDATE outbox_batches SET due_at = clock_timestamp()
 WHERE due_at > clock_timestamp() AND group_id = ANY (ARRAY(
   SELECT group_id FROM outbox_batches
-  WHERE buffer = $1 AND due_at > $2::timestamptz
-    AND state = 'waiting' AND address = $3 AND outages > 0
-  ORDER BY due_at LIMIT $4::bigint
+  WHERE buffer = $1 AND sink = $2 AND due_at > $3::timestamptz
+    AND state = 'waiting' AND address = $4 AND outages > 0
+  ORDER BY due_at LIMIT $5::bigint
   FOR UPDATE SKIP LOCKED))`
 
 // RetryNow implements buffer.Deferrer.
@@ -107,7 +107,7 @@ func (l *Ledger) RetryNow(ctx context.Context, address string, limit int) (int, 
 	return l.makeDue(ctx, "retrying batches", retryNowSQL, pg.Text(address), most)
 }
 
-// makeDue runs a statement that makes batches due. args are the parameters from $3 on.
+// makeDue runs a statement that makes batches due. args are the parameters from $4 on.
 func (l *Ledger) makeDue(ctx context.Context, doing, sql string, args ...string) (int, error) {
 	t, err := l.base.Ready(ctx)
 	if err != nil {
@@ -115,7 +115,7 @@ func (l *Ledger) makeDue(ctx context.Context, doing, sql string, args ...string)
 	}
 	var due int64
 	err = l.base.DB.Transact(ctx, l.base.DB.WriteTx(l.base.DB.StatementTimeout, "synchronous_commit", "off", "enable_seqscan", "off"), pg.Step{
-		SQL: t.SQL(sql), Args: append([]string{l.name(t), pg.Timestamp(l.dueAfter())}, args...), Affected: &due,
+		SQL: t.SQL(sql), Args: append([]string{l.name(t), l.sink, pg.Timestamp(l.dueAfter())}, args...), Affected: &due,
 	})
 	return int(due), l.base.Explain(ctx, doing, err)
 }

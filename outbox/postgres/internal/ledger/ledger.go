@@ -17,6 +17,8 @@ type Ledger struct {
 	base *Base
 	// suffix distinguishes the rows of the dead-letter hook from those of the buffer.
 	suffix string
+	// sink is the one whose batches these are; see [DefaultSink] and [Unrouted].
+	sink string
 	// dueAfter is where the live batches begin on the ledger's time line.
 	dueAfter func() time.Time
 	// keeps: a DELETE left events, so that deletes are no longer prepared. A prepared one that a rule replaces by nothing
@@ -24,9 +26,16 @@ type Ledger struct {
 	keeps atomic.Bool
 }
 
-// New returns the ledger of the rows that name the buffer with a suffix. No live batch is due before dueAfter.
-func New(base *Base, suffix string, dueAfter func() time.Time) *Ledger {
-	return &Ledger{base: base, suffix: suffix, dueAfter: dueAfter}
+const (
+	// DefaultSink is the sink of a buffer that has one.
+	DefaultSink = "default"
+	// Unrouted is the sink of a batch that was claimed for several, and not given to them yet.
+	Unrouted = "*"
+)
+
+// New returns the ledger of the rows that name the buffer with a suffix, and a sink. No live batch is due before dueAfter.
+func New(base *Base, suffix, sink string, dueAfter func() time.Time) *Ledger {
+	return &Ledger{base: base, suffix: suffix, sink: sink, dueAfter: dueAfter}
 }
 
 // name is how the rows name their buffer.

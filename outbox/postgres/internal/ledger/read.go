@@ -15,7 +15,8 @@ import (
 // decompress and render it twice. A batch that is too large, or that cannot be read in time, is listed
 // by ids, and the delivery divides it.
 
-// An event belongs to the batch whose group_id it carries. Without a group_id, it belongs to the batch whose members
+// An event belongs to the batch whose group_id it carries. If the batches of several sinks share events, these carry the claim_id of
+// those batches, and belong to each whose members contain it. Without a group_id, it belongs to the batch whose members
 // contain it. A range claim sets no group_id, so one that a member carries was set by somebody else. A member is not newer
 // than newest_at: a newer event got an id that is used again, and was never sent. A row without newest_at was claimed before
 // the column was added. (members + '{}' is the same set in one piece: otherwise one with many gaps would be unpacked for
@@ -23,26 +24,27 @@ import (
 const (
 	heldBySQL = `
 WITH l AS MATERIALIZED (
-  SELECT group_id, first_id, last_id, members + '{}' AS members, coalesce(newest_at, 'infinity') AS newest_at
+  SELECT coalesce(claim_id, group_id) AS stamp, claim_id IS NULL AS whole, first_id, last_id, members + '{}' AS members,
+         coalesce(newest_at, 'infinity') AS newest_at
   FROM outbox_batches WHERE group_id = $1::uuid
 )`
 
 	readSQL = heldBySQL + `
 SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at
 FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id
-  AND (e.group_id = l.group_id OR e.group_id IS NULL AND e.id <@ l.members AND e.created_at <= l.newest_at)`
+  AND (e.group_id = l.stamp AND (l.whole OR e.id <@ l.members) OR e.group_id IS NULL AND e.id <@ l.members AND e.created_at <= l.newest_at)`
 
 	// `order: key` asks only which keys are equal, so that a hash does; keys together may be larger than a batch.
 	listSQL = heldBySQL + `
 SELECT e.id, '', CASE WHEN $2::boolean THEN hashtextextended(e.key, 0) END, NULL, NULL, e.created_at
 FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id
-  AND (e.group_id = l.group_id OR e.group_id IS NULL AND e.id <@ l.members AND e.created_at <= l.newest_at)`
+  AND (e.group_id = l.stamp AND (l.whole OR e.id <@ l.members) OR e.group_id IS NULL AND e.id <@ l.members AND e.created_at <= l.newest_at)`
 
 	// What an address is made of. One with a longer key is not known, and the sink takes none.
 	addressSQL = heldBySQL + `
 SELECT e.id, e.topic, CASE WHEN octet_length(e.key) <= 65536 THEN e.key END, NULL, NULL, e.created_at
 FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id
-  AND (e.group_id = l.group_id OR e.group_id IS NULL AND e.id <@ l.members AND e.created_at <= l.newest_at)`
+  AND (e.group_id = l.stamp AND (l.whole OR e.id <@ l.members) OR e.group_id IS NULL AND e.id <@ l.members AND e.created_at <= l.newest_at)`
 )
 
 // Reading is the transaction that reads a batch, behind the one that leases it.

@@ -3,6 +3,7 @@ package ledger
 import (
 	"context"
 	"errors"
+	"slices"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/idset"
@@ -50,7 +51,9 @@ type Settlement struct {
 	Closed int64
 	fenced bool
 	newest string
+	sink   string
 	kept   keptCheck
+	before []pg.Step // before what the DELETE left is recorded in another transaction
 }
 
 // Run settles: the fence, then the steps of the settlement.
@@ -74,7 +77,7 @@ func (s *Settlement) Run(ctx context.Context, o *outcomes.Set, steps []pg.Step) 
 	}
 	// After a deadlock with the application it is not run again at once, which could
 	// make the application the next victim: the caller records the delivery.
-	err := b.DB.RetryTx(ctx, append([]pg.Step{begin, s.fence(o)}, steps...), pg.CodeSerialization)
+	err := b.DB.RetryTx(ctx, slices.Concat([]pg.Step{begin}, s.lock(o), []pg.Step{s.fence(o)}, steps), pg.CodeSerialization)
 	switch {
 	case err != nil:
 		return s.refused(ctx, err, b.Explain(ctx, "settling a batch", err))
@@ -111,6 +114,13 @@ func (s *Settlement) fence(o *outcomes.Set) pg.Step {
 	args := []string{s.Ledger.name(s.Tables), s.Batch.GroupID.String(), pg.Int(s.Batch.LeaseNo)}
 	sql := fenceDeleteSQL
 	switch {
+	case s.Ledger.sink != DefaultSink && !o.RetriesWhole():
+		sql = fenceDeleteRoutedSQL
+		args = append(args, s.claim())
+		if s.Batch.DeliveryRecorded() {
+			sql = fenceKeepRoutedSQL
+			args = append(args, pg.Interval(deliveredRetry))
+		}
 	case o.RetriesWhole():
 		sql = fenceRetrySQL
 		args = append(args, pg.Interval(o.All.After), pg.Int(int64(o.All.Attempts)), pg.Int(int64(o.All.Outages)),
@@ -121,6 +131,9 @@ func (s *Settlement) fence(o *outcomes.Set) pg.Step {
 	}
 	return pg.Step{Prepare: true, SQL: s.Tables.SQL(sql), Args: args, Row: func(v [][]byte) error {
 		s.fenced, s.newest = true, string(v[1])
+		if len(v) > 2 {
+			s.sink = string(v[2])
+		}
 		return nil
 	}}
 }

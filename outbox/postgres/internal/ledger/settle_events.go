@@ -88,10 +88,10 @@ WHERE row_security_active($5::regclass) AND current_setting('relay.fenced') = '1
 	// The sink has these events, so they hold no key.
 	recordKeptSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, delivered, members, lanes)
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, delivered, members, lanes, sink)
 SELECT $2::uuid, $1, CASE WHEN current_setting('relay.newest_at') = '' THEN 'stamp' ELSE 'range' END, 'delivered', $3::bigint, clock_timestamp() + $5::interval, $4, 1,
        0, 0, count(*), min(id), max(id), min(created_at), CASE WHEN current_setting('relay.newest_at') <> '' THEN max(created_at) END, array_agg(id ORDER BY id),
-       CASE WHEN current_setting('relay.newest_at') <> '' THEN range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) END, '{}'
+       CASE WHEN current_setting('relay.newest_at') <> '' THEN range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) END, '{}', ` + sinkSQL + `
 FROM outbox_events
 WHERE current_setting('relay.fenced') = '1' AND id BETWEEN $6::bigint AND $7::bigint AND id <@ $8::int8multirange
   AND (group_id = $2::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)
@@ -154,10 +154,10 @@ WITH regrouped AS MATERIALIZED (
     AND id BETWEEN $4::bigint AND $5::bigint AND group_id IS NULL AND id <@ $6::int8multirange AND created_at <= ` + newestSQL + `
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members)
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink)
 SELECT $3::uuid, $1, 'range', 'waiting', 0, clock_timestamp() + $7::interval, $8, $14::int,
        $9::int, $10::int, count(*), min(id), max(id), min(created_at), max(created_at), $11::uuid[], $12, $13,
-       range_agg(int8range(id, nullif(id, 9223372036854775807), '[]'))
+       range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), ` + sinkSQL + `
 FROM regrouped WHERE $2::uuid IS NOT NULL HAVING count(*) > 0`
 )
 
@@ -175,6 +175,9 @@ func (s *Settlement) EventSteps(o *outcomes.Set) []pg.Step {
 	}
 	if step, ok := s.FreeRest(o); ok {
 		return append(steps, step)
+	}
+	if s.shared() {
+		return append(steps, s.sharedSteps(o)...)
 	}
 	gone, dead := o.IDs(s.Batch)
 	if !s.Tables.Archive { // then both are only deleted
@@ -223,6 +226,12 @@ func (s *Settlement) bury(o *buffer.Outcome) []pg.Step {
 		ids = s.Batch.IDs()
 	}
 	args, set := append([]string{s.Batch.Pipeline}, s.Bounds()...), idset.Of(ids).Multirange()
+	if s.shared() {
+		return []pg.Step{
+			{SQL: s.Tables.SQL(burySharedSQL), Args: append(slices.Clone(args), pg.Int(int64(o.Attempts)), pg.Text(o.Error), set, s.claim())},
+			{SQL: s.Tables.SQL(unburiedSharedSQL), Args: append(args, set, s.claim())},
+		}
+	}
 	return []pg.Step{
 		{SQL: s.Tables.SQL(burySQL), Args: append(slices.Clone(args), pg.Int(int64(o.Attempts)), pg.Text(o.Error), set)},
 		{SQL: s.Tables.SQL(unburiedSQL), Args: append(args, set)},
@@ -233,6 +242,9 @@ func (s *Settlement) bury(o *buffer.Outcome) []pg.Step {
 // the batch's rows.
 func (s *Settlement) regroup(o *buffer.Outcome) []pg.Step {
 	args := s.RegroupArgs(o, idset.Of(o.IDs).Multirange())
+	if s.shared() {
+		return []pg.Step{{SQL: s.Tables.SQL(regroupSharedSQL), Args: append(args, s.claim())}}
+	}
 	return []pg.Step{
 		{SQL: s.Tables.SQL(regroupSQL), Args: append(slices.Clone(args), pg.Bool(s.Ledger.base.Ordered))},
 		{SQL: s.Tables.SQL(regroupRangeSQL), Args: args},

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"slices"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
@@ -90,12 +91,12 @@ func (s *Settlement) recordKept(ctx context.Context, recorded bool) error {
 	if !recorded && s.kept.record != nil && deleted < int64(s.kept.ids) {
 		b := s.Ledger.base
 		begin := b.DB.WriteTx(b.DB.StatementTimeout, "synchronous_commit", "off", "enable_seqscan", "off", "enable_bitmapscan", "off",
-			"relay.fenced", "1", "relay.newest_at", s.newest)
+			"relay.fenced", "1", "relay.newest_at", s.newest, "relay.sink", s.sink)
 		begin.Row = func([][]byte) error {
 			s.kept.begin()
 			return nil
 		}
-		if err := b.DB.Transact(ctx, begin, s.recordStep()); err != nil {
+		if err := b.DB.Transact(ctx, slices.Concat([]pg.Step{begin}, s.before, []pg.Step{s.recordStep()})...); err != nil {
 			return b.Explain(ctx, "recording events that were not deleted", err)
 		}
 	}

@@ -17,11 +17,11 @@ const SuspectSQL = `(unfinished_leases > 1 AND state <> 'delivered')`
 const AnySuspectSQL = `(unfinished_leases > CASE WHEN state = 'leased' AND due_at > clock_timestamp() THEN 2 ELSE 1 END
     AND state <> 'delivered')`
 
-// DueSQL locks the batch that has been due longest, a suspect if $5 is true.
+// DueSQL locks the batch of a sink, $6, that has been due longest, a suspect if $5 is true.
 const DueSQL = `
 WITH due AS (
   SELECT group_id FROM outbox_batches
-  WHERE buffer = $1 AND due_at > $2::timestamptz AND due_at <= (SELECT clock_timestamp())
+  WHERE buffer = $1 AND sink = $6 AND due_at > $2::timestamptz AND due_at <= (SELECT clock_timestamp())
     AND ` + SuspectSQL + ` = $5::boolean
   ORDER BY due_at LIMIT 1
   FOR UPDATE SKIP LOCKED
@@ -37,7 +37,7 @@ const TakenSQL = `, taken AS (
   RETURNING l.*
 )
 SELECT t.group_id, t.lease_no, t.unfinished_leases, t.attempts, t.outages, t.first_id, t.last_id, t.origins, t.delivered,
-       clock_timestamp(), `
+       clock_timestamp(), t.claim_id, `
 
 // NothingSQL ends a take-over that reads no events yet.
 const NothingSQL = `NULL
@@ -74,7 +74,7 @@ func NotRead(ctx context.Context, batch *buffer.Lease, err error) (*buffer.Lease
 }
 
 // TakeOver runs a statement that begins with [DueSQL] and [TakenSQL] and commits it. add reads the columns after those
-// of the ledger, into rows; args are the statement's other parameters, from $6 on.
+// of the ledger, into rows; args are the statement's other parameters, from $7 on.
 func TakeOver(
 	ctx context.Context, l *Ledger, t *Tables, lease time.Duration, due buffer.Due, rows *pg.EventDecoder, add func([][]byte) error,
 	settings []string, sql string, args ...string,
@@ -88,7 +88,7 @@ func TakeOver(
 	}
 	err := l.base.DB.Transact(ctx, begin, pg.Step{
 		SQL:  t.SQL(sql),
-		Args: append([]string{l.name(t), pg.Timestamp(l.dueAfter()), pg.Interval(lease), l.base.Owner, pg.Bool(due == buffer.DueSuspect)}, args...),
+		Args: append([]string{l.name(t), pg.Timestamp(l.dueAfter()), pg.Interval(lease), l.base.Owner, pg.Bool(due == buffer.DueSuspect), l.sink}, args...),
 		Row: func(v [][]byte) error {
 			if batch.LeaseNo == 0 {
 				batch = buffer.Lease{
@@ -97,13 +97,16 @@ func TakeOver(
 					FirstID: pg.ReadInt8(v[5]), LastID: pg.ReadInt8(v[6]),
 					Ends: leaseEnd, ClaimedAt: pg.ReadTime(v[9]), ClaimedLocal: time.Now(),
 				}
+				if v[10] != nil {
+					batch.ClaimID = uuid.UUID(v[10])
+				}
 				pg.ReadArray(v[7], func(id []byte) { batch.Origins = append(batch.Origins, uuid.UUID(id)) })
 				pg.ReadArray(v[8], func(id []byte) { batch.Delivered = append(batch.Delivered, pg.ReadInt8(id)) })
 			}
-			if v[10] == nil { // no row
+			if v[11] == nil { // no row
 				return nil
 			}
-			return add(v[10:])
+			return add(v[11:])
 		},
 	})
 	if err != nil {
@@ -121,7 +124,7 @@ func TakeOver(
 // share. A delivered batch is only deleted and waits for no other.
 const DueInOrderSQL = `
   FROM outbox_batches d
-  WHERE buffer = $1 AND due_at > $2::timestamptz AND due_at <= (SELECT clock_timestamp())
+  WHERE buffer = $1 AND sink = '` + DefaultSink + `' AND due_at > $2::timestamptz AND due_at <= (SELECT clock_timestamp())
     AND (state = 'delivered' OR origins = '{}' OR NOT EXISTS (
       SELECT FROM outbox_batches s
       WHERE s.buffer = $1 AND s.origins[1] = d.origins[1] AND s.first_id < d.first_id AND s.lanes && d.lanes))`
@@ -130,7 +133,7 @@ const DueInOrderSQL = `
 const dueInOrderSQL = `
 WITH due AS (
   SELECT group_id` + DueInOrderSQL + `
-    AND ` + SuspectSQL + ` = $5::boolean
+    AND ` + SuspectSQL + ` = $5::boolean AND sink = $6
   ORDER BY due_at LIMIT 1
   FOR UPDATE SKIP LOCKED
 )`

@@ -1,0 +1,39 @@
+package buffer
+
+import (
+	"context"
+	"time"
+)
+
+// Route is a sink of a buffer that has several, and the events that it takes.
+type Route struct {
+	// Sink is its name, unique within the buffer.
+	Sink string
+	// Match are patterns of topics (package topic); a sink without any takes every event.
+	Match []string
+	// BatchSize is the events that a batch of this sink may hold.
+	BatchSize int
+}
+
+// Router claims the events of a buffer for several sinks. Each sink has a [Queue] of its own, in which
+// the router puts its batches. An event is deleted when its last batch is settled.
+//
+// Its methods are safe for concurrent use.
+type Router interface {
+	Inspector
+	// Route claims up to limit unclaimed events and puts each into a batch of every sink that takes it. Those batches
+	// are due at once. nil, nil: there is nothing to claim.
+	Route(ctx context.Context, limit int, lease time.Duration) (*Routed, error)
+	// RouteDue routes events that a process claimed and did not route before it ended. nil, nil: there are none.
+	RouteDue(ctx context.Context, lease time.Duration) (*Routed, error)
+	// Sink returns the queue of a sink. It claims nothing: Claim returns nil, nil.
+	Sink(name string) Queue
+}
+
+// Routed is what a router put into batches.
+type Routed struct {
+	// Events were claimed.
+	Events int
+	// Sinks got a batch.
+	Sinks []string
+}

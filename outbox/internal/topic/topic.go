@@ -1,0 +1,63 @@
+// Package topic matches topics against patterns: tokens between dots, of which "*" stands for one token and "#" or ">"
+// at the end for one token or more, as in NATS subjects.
+package topic
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"unicode"
+)
+
+// Patterns is a set of patterns. The empty set matches every topic. It is safe for concurrent use.
+type Patterns []pattern
+
+type pattern []string
+
+// Parse returns the set of patterns. The error is about the first that can never match.
+func Parse(patterns []string) (Patterns, error) {
+	set := make(Patterns, len(patterns))
+	for i, text := range patterns {
+		if err := check(text); err != nil {
+			return nil, err
+		}
+		set[i] = strings.Split(text, ".")
+	}
+	return set, nil
+}
+
+func check(text string) error {
+	tokens := strings.Split(text, ".")
+	for i, token := range tokens {
+		switch {
+		case token == "":
+			return fmt.Errorf("pattern %q has an empty token and matches no topic; expected tokens between dots, such as orders.*", text)
+		case (token == "#" || token == ">") && i < len(tokens)-1:
+			return fmt.Errorf("pattern %q has %s before its end; expected it as the last token", text, token)
+		case len(token) > 1 && strings.ContainsAny(token, "*#>"):
+			return fmt.Errorf("pattern %q has a wildcard within a token; expected * for a whole token, or # for all that follow", text)
+		case strings.ContainsFunc(token, unicode.IsSpace):
+			return fmt.Errorf("pattern %q has white space; expected tokens between dots", text)
+		}
+	}
+	return nil
+}
+
+// Match reports whether a pattern of the set matches the topic.
+func (p Patterns) Match(topic string) bool {
+	return len(p) == 0 || slices.ContainsFunc(p, func(one pattern) bool { return one.match(topic) })
+}
+
+func (p pattern) match(topic string) bool {
+	for i, token := range p {
+		if token == "#" || token == ">" {
+			return true
+		}
+		part, rest, more := strings.Cut(topic, ".")
+		if token != "*" && token != part || more != (i < len(p)-1) {
+			return false
+		}
+		topic = rest
+	}
+	return true
+}
