@@ -74,6 +74,7 @@ CREATE TABLE IF NOT EXISTS outbox_dead_letters (
     group_id   uuid NOT NULL,
     attempts   integer NOT NULL,
     error      text NOT NULL,
+    sink       text NOT NULL DEFAULT 'default', -- the sink that refused it; '*': no sink takes its topic
     died_at    timestamptz NOT NULL DEFAULT clock_timestamp(),
     notified_at timestamptz,                  -- the dead-letter hook accepted it
     closed_at  timestamptz,                   -- replayed or discarded

@@ -2,6 +2,7 @@ package buffer
 
 import (
 	"context"
+	"slices"
 	"time"
 )
 
@@ -36,4 +37,11 @@ type Routed struct {
 	Events int
 	// Sinks got a batch.
 	Sinks []string
+}
+
+// Add adds a sink, once.
+func (r *Routed) Add(sink string) {
+	if !slices.Contains(r.Sinks, sink) {
+		r.Sinks = append(r.Sinks, sink)
+	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/deadletter"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/router"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
 )
 
@@ -28,6 +29,7 @@ type Buffer struct {
 	config     Config
 	db         *pg.DB
 	watermarks *watermark.Watermarks
+	routes     *router.Routes
 
 	table atomic.Pointer[table] // nil until the database was seen once
 }
@@ -51,7 +53,7 @@ func Open(c Config) (*Buffer, error) {
 	}
 	b := &Buffer{config: c, db: db, watermarks: watermark.New(c.Ordered)}
 	b.base = &ledger.Base{
-		DB: db, Pipeline: c.Pipeline, Owner: c.Owner, Ordered: c.Ordered, Explain: b.explain,
+		DB: db, Pipeline: c.Pipeline, Owner: c.Owner, Ordered: c.Ordered, Sinks: c.Sinks, Explain: b.explain,
 		Ready: func(ctx context.Context) (*ledger.Tables, error) {
 			t, err := b.ready(ctx)
 			if err != nil {
@@ -60,10 +62,11 @@ func Open(c Config) (*Buffer, error) {
 			return &t.Tables, nil
 		},
 	}
+	b.routes = router.New(b.base)
 	b.claimer = claim.New(b.base, b.watermarks, c.claimRequest())
 	b.Backlog = backlog.New(b.base, b.watermarks)
 	b.DeadLetters = deadletter.New(b.base)
-	b.Ledger = ledger.New(b.base, "", ledger.DefaultSink, b.watermarks.DueAfter)
+	b.Ledger = ledger.New(b.base, "", b.base.ClaimsFor(), b.watermarks.DueAfter)
 	return b, nil
 }
 

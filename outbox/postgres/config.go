@@ -30,6 +30,8 @@ type Config struct {
 	// Ordered keeps order by key (`order: key`): no event is claimed while an earlier one of its key is in a
 	// live batch.
 	Ordered bool
+	// Sinks are those that events are routed to, if there are several: see Buffer.Route. nil: Claim claims for a single one.
+	Sinks []buffer.Route
 	// Custom is the custom table; zero if the table is the relay's.
 	Custom buffer.CustomTable
 	// SharedRate: TakeToken will be called, and Check reports whether it can be.
@@ -68,6 +70,8 @@ func (c Config) validate() error {
 		return fmt.Errorf("postgres buffer: %w", err)
 	}
 	switch {
+	case c.Sinks != nil && (c.Ordered || c.Custom.Is()):
+		return errors.New("postgres buffer: Sinks is set, which Ordered and custom tables cannot have yet")
 	case !c.Custom.Is():
 	case c.Custom.ID == "":
 		return errors.New("postgres buffer: Custom.ID is empty; expected the name of the table's primary key")

@@ -188,5 +188,5 @@ func Example(t *ledger.Tables, mode buffer.ClaimMode) (sql string, args []string
 	if mode == buffer.ClaimRange {
 		return t.SQL(rangeSQL), []string{t.Buffer, "0", "0", most, "f", "1000", group, lease, "", t.Sequence, ledger.DefaultSink}
 	}
-	return t.SQL(stampSQL), []string{t.Buffer, group, "0", most, "1000", lease, ""}
+	return t.SQL(stampSQL), []string{t.Buffer, group, "0", most, "1000", lease, "", ledger.DefaultSink}
 }

@@ -34,9 +34,9 @@ WITH picked AS MATERIALIZED (
   RETURNING group_id
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at)
+                            attempts, outages, sink, events, first_id, last_id, oldest_at)
 SELECT $2::uuid, $1, 'stamp', 'leased', 1, clock_timestamp() + $6::interval, $7, 1,
-       0, 0, CASE WHEN count(*) = (SELECT count(*) FROM stamped WHERE group_id = $2::uuid) THEN count(*) END, min(id), max(id), min(created_at)
+       0, 0, $8, CASE WHEN count(*) = (SELECT count(*) FROM stamped WHERE group_id = $2::uuid) THEN count(*) END, min(id), max(id), min(created_at)
 FROM picked HAVING count(*) > 0`
 
 // maxStamping is how many claims of this process stamp at the same time: one reads while the other writes. More
@@ -63,7 +63,7 @@ func (c *Claimer) Stamp(ctx context.Context, t *ledger.Tables, limit int, lease 
 		pg.Step{
 			Prepare: true, SQL: t.SQL(stampSQL),
 			Args: []string{
-				t.Buffer, groupID.String(), pg.Int(in.After), pg.Int(in.UpTo), pg.Int(int64(limit)), pg.Interval(lease), c.base.Owner,
+				t.Buffer, groupID.String(), pg.Int(in.After), pg.Int(in.UpTo), pg.Int(int64(limit)), pg.Interval(lease), c.base.Owner, c.base.ClaimsFor(),
 			},
 			Affected: &leased,
 		},

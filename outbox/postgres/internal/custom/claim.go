@@ -65,7 +65,7 @@ func (t *Table) Stamp(ctx context.Context, tables *ledger.Tables, limit int, lea
 // Example returns a claim with parameters, for EXPLAIN.
 func (t *Table) Example(buffer.ClaimMode) (sql string, args []string) {
 	_, args = claim.Example(t.tables, buffer.ClaimStamp)
-	return t.tables.SQL(t.either(stampSQL, stampUUIDSQL)), args
+	return t.tables.SQL(t.either(stampSQL, stampUUIDSQL)), args[:7]
 }
 
 // TakeOver projects the events again: what was sent before was never stored.

@@ -40,6 +40,11 @@ SELECT e.id, '', CASE WHEN $2::boolean THEN hashtextextended(e.key, 0) END, NULL
 FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id
   AND (e.group_id = l.stamp AND (l.whole OR e.id <@ l.members) OR e.group_id IS NULL AND e.id <@ l.members AND e.created_at <= l.newest_at)`
 
+	topicsSQL = heldBySQL + `
+SELECT e.id, e.topic, NULL, NULL, NULL, e.created_at
+FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id
+  AND (e.group_id = l.stamp AND (l.whole OR e.id <@ l.members) OR e.group_id IS NULL AND e.id <@ l.members AND e.created_at <= l.newest_at)`
+
 	// What an address is made of. One with a longer key is not known, and the sink takes none.
 	addressSQL = heldBySQL + `
 SELECT e.id, e.topic, CASE WHEN octet_length(e.key) <= 65536 THEN e.key END, NULL, NULL, e.created_at

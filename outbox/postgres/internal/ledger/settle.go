@@ -15,31 +15,31 @@ import (
 // group_id and lease_no name, and sets relay.fenced if there was one. Every statement after it
 // reads relay.fenced, so an owner that lost its lease changes nothing. relay.newest_at says how the
 // batch's rows are found: empty, by the group_id on them; otherwise by their ids, which are its members, and none of them
-// is newer (see heldBySQL). JSON writes a time exactly, and whatever the DateStyle.
-const fenceSQL = `
+// is newer (see heldBySQL). FenceSQL ends a fence. JSON writes a time exactly, and whatever the DateStyle.
+const FenceSQL = `
 RETURNING set_config('relay.fenced', '1', true),
           set_config('relay.newest_at', CASE WHEN members IS NULL THEN ''
                                              ELSE to_json(coalesce(newest_at, 'infinity')) #>> '{}' END, true)`
 
-// newestSQL is read once a statement. It is NULL if the batch's rows are found by their group_id, so no row is theirs by id.
-const newestSQL = `(SELECT nullif(current_setting('relay.newest_at'), '')::timestamptz)`
+// NewestSQL is relay.newest_at, read once a statement. It is NULL if the batch's rows are found by their group_id, so no row is theirs by id.
+const NewestSQL = `(SELECT nullif(current_setting('relay.newest_at'), '')::timestamptz)`
 
 // A waiting batch has no owner, with any lease_no.
 const (
 	fenceDeleteSQL = `
 DELETE FROM outbox_batches
-WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'` + fenceSQL
+WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'` + FenceSQL
 
 	// A delivered batch keeps its row until its events are gone.
 	fenceKeepSQL = `
 UPDATE outbox_batches SET due_at = clock_timestamp() + $4::interval
-WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'` + fenceSQL
+WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'` + FenceSQL
 
 	fenceRetrySQL = `
 UPDATE outbox_batches
 SET state = 'waiting', unfinished_leases = $9::int, due_at = clock_timestamp() + $4::interval,
     attempts = $5::int, outages = $6::int, error = $7, address = $8
-WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'` + fenceSQL
+WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'` + FenceSQL
 )
 
 // Settlement is one Settle, of events or of dead letters.

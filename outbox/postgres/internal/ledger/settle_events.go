@@ -19,13 +19,13 @@ const (
 DELETE FROM outbox_events
 WHERE current_setting('relay.fenced') = '1'
   AND id BETWEEN $2::bigint AND $3::bigint AND id <@ $4::int8multirange
-  AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)`
+  AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)`
 
 	// Ids without a gap need no set.
 	deleteRunSQL = `
 DELETE FROM outbox_events
 WHERE current_setting('relay.fenced') = '1' AND id BETWEEN $2::bigint AND $3::bigint
-  AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)`
+  AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)`
 
 	// Skip rows locked by the application and retry them later, so that the relay, not the
 	// application, is the deadlock victim.
@@ -35,7 +35,7 @@ WHERE id = ANY (ARRAY(
   SELECT id FROM outbox_events
   WHERE current_setting('relay.fenced') = '1'
     AND id BETWEEN $2::bigint AND $3::bigint AND id <@ $4::int8multirange
-    AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)
+    AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)
   ORDER BY id
   FOR UPDATE SKIP LOCKED))`
 
@@ -56,7 +56,7 @@ WHERE current_setting('relay.fenced') = '1' AND buffer = $1 AND group_id = $2::u
   AND NOT EXISTS (
     SELECT FROM outbox_events e
     WHERE e.id BETWEEN $4::bigint AND $5::bigint AND (e.group_id = $2::uuid
-      OR e.group_id IS NULL AND e.id <@ $6::int8multirange AND e.created_at <= ` + newestSQL + `))`
+      OR e.group_id IS NULL AND e.id <@ $6::int8multirange AND e.created_at <= ` + NewestSQL + `))`
 
 	// What is left of a delivered batch was locked, and is deleted next time.
 	keepSQL = `
@@ -65,7 +65,7 @@ UPDATE outbox_batches SET events = locked.events, delivered = locked.ids,
 FROM (SELECT count(*) AS events, array_agg(id ORDER BY id) AS ids, range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) AS members
       FROM outbox_events
       WHERE id BETWEEN $4::bigint AND $5::bigint AND (group_id = $2::uuid
-        OR group_id IS NULL AND id <@ $6::int8multirange AND created_at <= ` + newestSQL + `)) locked
+        OR group_id IS NULL AND id <@ $6::int8multirange AND created_at <= ` + NewestSQL + `)) locked
 WHERE current_setting('relay.fenced') = '1' AND buffer = $1 AND outbox_batches.group_id = $2::uuid
   AND lease_no = $3::bigint AND locked.events > 0
 RETURNING locked.ids`
@@ -76,14 +76,14 @@ SELECT id FROM (
   SELECT id FROM outbox_events
   WHERE current_setting('relay.fenced') = '1'
     AND id BETWEEN $2::bigint AND $3::bigint AND id <@ $4::int8multirange
-    AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)
+    AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)
   ORDER BY id
   FOR UPDATE SKIP LOCKED) locked
 UNION ALL
 SELECT id FROM outbox_events
 WHERE row_security_active($5::regclass) AND current_setting('relay.fenced') = '1'
   AND id <@ $4::int8multirange AND id BETWEEN $2::bigint AND $3::bigint
-  AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)`
+  AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)`
 
 	// The sink has these events, so they hold no key.
 	recordKeptSQL = `
@@ -94,7 +94,7 @@ SELECT $2::uuid, $1, CASE WHEN current_setting('relay.newest_at') = '' THEN 'sta
        CASE WHEN current_setting('relay.newest_at') <> '' THEN range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) END, '{}', ` + sinkSQL + `
 FROM outbox_events
 WHERE current_setting('relay.fenced') = '1' AND id BETWEEN $6::bigint AND $7::bigint AND id <@ $8::int8multirange
-  AND (group_id = $2::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)
+  AND (group_id = $2::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)
 HAVING count(*) > 0
 ON CONFLICT (group_id) DO NOTHING
 RETURNING events::bigint`
@@ -103,12 +103,12 @@ RETURNING events::bigint`
 	// dead letter was closed since, it is opened again.
 	burySQL = `
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
-                                      group_id, attempts, error)
-SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, $2::uuid, $5::int, $6
+                                      group_id, attempts, error, sink)
+SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, $2::uuid, $5::int, $6, ` + sinkSQL + `
 FROM outbox_events e
 WHERE current_setting('relay.fenced') = '1'
   AND e.id BETWEEN $3::bigint AND $4::bigint AND e.id <@ $7::int8multirange
-  AND (e.group_id = $2::uuid OR e.group_id IS NULL AND e.created_at <= ` + newestSQL + `)
+  AND (e.group_id = $2::uuid OR e.group_id IS NULL AND e.created_at <= ` + NewestSQL + `)
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = EXCLUDED.topic, key = EXCLUDED.key, payload = EXCLUDED.payload, headers = EXCLUDED.headers,
     created_at = EXCLUDED.created_at, attempts = EXCLUDED.attempts, error = EXCLUDED.error,
@@ -121,7 +121,7 @@ SELECT (e.id || ' has no dead letter: a trigger on INSERT of outbox_dead_letters
 FROM outbox_events e
 WHERE current_setting('relay.fenced') = '1'
   AND e.id BETWEEN $3::bigint AND $4::bigint AND e.id <@ $5::int8multirange
-  AND (e.group_id = $2::uuid OR e.group_id IS NULL AND e.created_at <= ` + newestSQL + `)
+  AND (e.group_id = $2::uuid OR e.group_id IS NULL AND e.created_at <= ` + NewestSQL + `)
   AND NOT EXISTS (SELECT FROM outbox_dead_letters d WHERE d.pipeline = $1 AND d.event_id = e.id AND d.group_id = $2::uuid)`
 
 	// The events get a new group_id, with a ledger row that names where they came from. If an UPDATE left any as it was, the
@@ -151,7 +151,7 @@ FROM regrouped WHERE group_id = $3::uuid HAVING EXISTS (SELECT FROM found)`
 WITH regrouped AS MATERIALIZED (
   SELECT id, created_at FROM outbox_events
   WHERE current_setting('relay.fenced') = '1' AND current_setting('relay.newest_at') <> ''
-    AND id BETWEEN $4::bigint AND $5::bigint AND group_id IS NULL AND id <@ $6::int8multirange AND created_at <= ` + newestSQL + `
+    AND id BETWEEN $4::bigint AND $5::bigint AND group_id IS NULL AND id <@ $6::int8multirange AND created_at <= ` + NewestSQL + `
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink)

@@ -22,7 +22,7 @@ SELECT pg_advisory_xact_lock(hashtextextended('relay claim ' || $1, 0))`
 // The claim_id is compared, because a row under another one does not see the rows that share its events. relay.sink is the
 // sink of the batch: it may have another name now than when the batch was taken over.
 const (
-	fenceRoutedSQL = fenceSQL + `,
+	fenceRoutedSQL = FenceSQL + `,
           set_config('relay.sink', sink, true)`
 
 	fenceDeleteRoutedSQL = `
@@ -54,7 +54,7 @@ DELETE FROM outbox_events
 WHERE current_setting('relay.fenced') = '1'
   AND id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT upper(current_setting('relay.rest')::int8multirange) - 1)
   AND id <@ (SELECT current_setting('relay.rest')::int8multirange)
-  AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)`
+  AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)`
 
 	deleteFreeRestSQL = `
 DELETE FROM outbox_events
@@ -63,7 +63,7 @@ WHERE id = ANY (ARRAY(
   WHERE current_setting('relay.fenced') = '1'
     AND id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT upper(current_setting('relay.rest')::int8multirange) - 1)
     AND id <@ (SELECT current_setting('relay.rest')::int8multirange)
-    AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)
+    AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)
   ORDER BY id
   FOR UPDATE SKIP LOCKED))`
 
@@ -79,7 +79,7 @@ WHERE current_setting('relay.fenced') = '1' AND buffer = $1 AND group_id = $2::u
     SELECT FROM outbox_events e
     WHERE e.id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT upper(current_setting('relay.rest')::int8multirange) - 1)
       AND e.id <@ (SELECT current_setting('relay.rest')::int8multirange)
-      AND (e.group_id = $4::uuid OR e.group_id IS NULL AND e.created_at <= ` + newestSQL + `))`
+      AND (e.group_id = $4::uuid OR e.group_id IS NULL AND e.created_at <= ` + NewestSQL + `))`
 
 	keepSharedSQL = `
 UPDATE outbox_batches SET events = locked.events, delivered = locked.ids, members = locked.members
@@ -87,7 +87,7 @@ FROM (SELECT count(*) AS events, array_agg(id ORDER BY id) AS ids, range_agg(int
       FROM outbox_events
       WHERE id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT upper(current_setting('relay.rest')::int8multirange) - 1)
         AND id <@ (SELECT current_setting('relay.rest')::int8multirange)
-        AND (group_id = $4::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)) locked
+        AND (group_id = $4::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)) locked
 WHERE current_setting('relay.fenced') = '1' AND buffer = $1 AND outbox_batches.group_id = $2::uuid
   AND lease_no = $3::bigint AND locked.events > 0
 RETURNING locked.ids`
@@ -98,7 +98,7 @@ SELECT id FROM (
   WHERE current_setting('relay.fenced') = '1'
     AND id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT upper(current_setting('relay.rest')::int8multirange) - 1)
     AND id <@ (SELECT current_setting('relay.rest')::int8multirange)
-    AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)
+    AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)
   ORDER BY id
   FOR UPDATE SKIP LOCKED) locked`
 
@@ -112,7 +112,7 @@ FROM outbox_events
 WHERE current_setting('relay.fenced') = '1'
   AND id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT upper(current_setting('relay.rest')::int8multirange) - 1)
   AND id <@ (SELECT current_setting('relay.rest')::int8multirange)
-  AND (group_id = $6::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)
+  AND (group_id = $6::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)
 HAVING count(*) > 0
 ON CONFLICT (group_id) DO NOTHING
 RETURNING events::bigint`
@@ -122,7 +122,7 @@ RETURNING events::bigint`
 WITH regrouped AS MATERIALIZED (
   SELECT id, created_at FROM outbox_events
   WHERE current_setting('relay.fenced') = '1' AND id BETWEEN $4::bigint AND $5::bigint AND id <@ $6::int8multirange
-    AND (group_id = $15::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)
+    AND (group_id = $15::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink, claim_id)
@@ -133,12 +133,12 @@ FROM regrouped WHERE $2::uuid IS NOT NULL HAVING count(*) > 0`
 
 	burySharedSQL = `
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
-                                      group_id, attempts, error)
-SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, $2::uuid, $5::int, $6
+                                      group_id, attempts, error, sink)
+SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, $2::uuid, $5::int, $6, ` + sinkSQL + `
 FROM outbox_events e
 WHERE current_setting('relay.fenced') = '1'
   AND e.id BETWEEN $3::bigint AND $4::bigint AND e.id <@ $7::int8multirange
-  AND (e.group_id = $8::uuid OR e.group_id IS NULL AND e.created_at <= ` + newestSQL + `)
+  AND (e.group_id = $8::uuid OR e.group_id IS NULL AND e.created_at <= ` + NewestSQL + `)
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = EXCLUDED.topic, key = EXCLUDED.key, payload = EXCLUDED.payload, headers = EXCLUDED.headers,
     created_at = EXCLUDED.created_at, attempts = EXCLUDED.attempts, error = EXCLUDED.error,
@@ -150,7 +150,7 @@ SELECT (e.id || ' has no dead letter: a trigger on INSERT of outbox_dead_letters
 FROM outbox_events e
 WHERE current_setting('relay.fenced') = '1'
   AND e.id BETWEEN $3::bigint AND $4::bigint AND e.id <@ $5::int8multirange
-  AND (e.group_id = $6::uuid OR e.group_id IS NULL AND e.created_at <= ` + newestSQL + `)
+  AND (e.group_id = $6::uuid OR e.group_id IS NULL AND e.created_at <= ` + NewestSQL + `)
   AND NOT EXISTS (SELECT FROM outbox_dead_letters d WHERE d.pipeline = $1 AND d.event_id = e.id AND d.group_id = $2::uuid)`
 )
 

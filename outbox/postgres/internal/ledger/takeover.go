@@ -62,6 +62,19 @@ func TakeOverEvents(ctx context.Context, l *Ledger, t *Tables, lease time.Durati
 	return read, nil
 }
 
+// TakeOverUnrouted takes over a batch of a sink '*', with nothing but ids, topics and times of its events.
+func TakeOverUnrouted(ctx context.Context, l *Ledger, t *Tables, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
+	batch, err := TakeOver(ctx, l, t, lease, due, &pg.EventDecoder{}, nil, []string{"synchronous_commit", "on", "enable_seqscan", "off"}, takeOverSQL)
+	if err != nil || batch == nil {
+		return nil, err
+	}
+	rows, err := l.base.list(ctx, t, batch, t.SQL(topicsSQL))
+	if err != nil {
+		return nil, l.base.Explain(ctx, "reading topics", err)
+	}
+	return l.base.Complete(rows, *batch), nil
+}
+
 // NotRead returns a batch that was taken over, but neither read nor listed, without events: it is put back with the
 // count that it had, because a lease that only ends would count as a death of its owner. A delivered one is never
 // blamed.

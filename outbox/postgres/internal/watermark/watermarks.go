@@ -21,7 +21,6 @@ const (
 	blockInterval  = 2 * time.Second
 	blockRest      = 50
 	fullSweepDelay = time.Minute      // for which a backlog puts a full sweep off
-	dueMargin      = time.Minute      // ledger rows due before this were seen already
 	storeInterval  = 10 * time.Second // between writes of the floor; one more when the process ends
 
 	// maxClaimed bounds the ranges that are remembered; sweeps look at the others.
@@ -54,8 +53,7 @@ type Watermarks struct {
 	lateCount     int   // late events that the last sweep saw and no claim has taken yet
 	lateFrom      int64 // where that sweep began
 	lastGap       int64 // the highest id behind a gap that a claim left
-	dueFloor      time.Time
-	dueAllNext    time.Time
+	due           DueLine
 	storedAt      time.Time
 	stored        int64
 	// claimed are ranges beyond the floor that this process has claimed. Nothing can commit late among
@@ -249,16 +247,12 @@ type CountRange struct {
 func (w *Watermarks) NextCount(now time.Time, limit int) CountRange {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	r := CountRange{Cursor: w.cursor, LateAfter: w.cursor, LateUpTo: w.cursor, DueAfter: w.dueFloor, limit: limit, LastValue: w.lastValue}
+	r := CountRange{Cursor: w.cursor, LateAfter: w.cursor, LateUpTo: w.cursor, DueAfter: w.due.Next(now), limit: limit, LastValue: w.lastValue}
 	if limit > 0 && w.floor < w.cursor && (w.ordered || !now.Before(w.sweepNext)) {
 		r.LateAfter, r.LateUpTo, r.Sweep = w.floor, w.claimed.Before(w.cursor), true
 		if !w.ordered { // otherwise events wait there for their keys too
 			r.LateAfter = min(max(w.floor, w.sweepFrom), r.LateUpTo)
 		}
-	}
-	if !now.Before(w.dueAllNext) {
-		r.DueAfter = time.Time{}
-		w.dueAllNext = now.Add(dueMargin)
 	}
 	return r
 }
@@ -361,10 +355,7 @@ func (w *Watermarks) Counted(r CountRange, c Count, now time.Time) (void bool) {
 	if !c.SweptAt.IsZero() { // by this process or another
 		w.fullSweepFrom(now.Add(FullSweepInterval - max(0, c.Now.Sub(c.SweptAt))))
 	}
-	w.dueFloor = c.Now.Add(-dueMargin)
-	if !c.OldestDue.IsZero() && c.OldestDue.Before(w.dueFloor) {
-		w.dueFloor = c.OldestDue.Add(-time.Microsecond)
-	}
+	w.due.Counted(c.Now, c.OldestDue)
 	if !r.Sweep {
 		return false
 	}
@@ -489,7 +480,7 @@ func (w *Watermarks) StartAt(s Stored) {
 func (w *Watermarks) DueAfter() time.Time {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.dueFloor
+	return w.due.After()
 }
 
 // Span returns where unclaimed events can be: beyond floor, up to lastValue.

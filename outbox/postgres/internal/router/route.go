@@ -1,0 +1,151 @@
+package router
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/idset"
+	"github.com/outboxrelay/relay/outbox/internal/routing"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// A row of another sink, or one that was routed with an older registry, is left as it is. No statement about one row
+// compares its buffer: with the statistics of an empty ledger, the plan would walk over all rows of the buffer.
+const fenceSQL = `
+DELETE FROM outbox_batches
+WHERE group_id = $2::uuid AND lease_no = $3::bigint AND sink = '*' AND state = 'leased'
+  AND (SELECT routes_no FROM outbox_buffers WHERE buffer = $1) = $4::bigint` + ledger.FenceSQL
+
+// Under a stamp all rows share the claim, because it is what their events carry, and an event without it is none of theirs.
+const deliverSQL = `
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, members, sink, claim_id)
+SELECT r.group_id, $1, 'range', 'waiting', 0, clock_timestamp(), $3, 0,
+       0, 0, r.events, r.first_id, r.last_id, r.oldest_at, coalesce(nullif(current_setting('relay.newest_at'), '')::timestamptz, '-infinity'),
+       r.members::int8multirange, r.sink, CASE WHEN r.shared OR current_setting('relay.newest_at') = '' THEN $2::uuid END
+FROM unnest($4::uuid[], $5::text[], $6::boolean[], $7::int[], $8::bigint[], $9::bigint[], $10::timestamptz[], $11::text[])
+  r(group_id, sink, shared, events, first_id, last_id, oldest_at, members)
+WHERE current_setting('relay.fenced') = '1'`
+
+// Events that no sink takes become dead letters, in a row whose delivery is recorded: it deletes them.
+const (
+	buryUnmatchedSQL = `
+INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at, group_id, attempts, error, sink)
+SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, $2::uuid, 0, 'no sink takes topic ' || e.topic, '*'
+FROM outbox_events e
+WHERE current_setting('relay.fenced') = '1' AND e.id BETWEEN $3::bigint AND $4::bigint AND e.id <@ $5::int8multirange
+  AND (e.group_id = $6::uuid OR e.group_id IS NULL AND e.created_at <= ` + ledger.NewestSQL + `)
+ON CONFLICT (pipeline, event_id, group_id) DO NOTHING`
+
+	markUnmatchedSQL = `
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, delivered, members, sink, claim_id)
+SELECT $2::uuid, $1, 'range', 'delivered', 0, clock_timestamp(), $3, 0,
+       0, 0, cardinality($4::bigint[]), $5::bigint, $6::bigint, $7::timestamptz, coalesce(nullif(current_setting('relay.newest_at'), '')::timestamptz, '-infinity'),
+       $4::bigint[], $8::int8multirange, '*', CASE WHEN current_setting('relay.newest_at') = '' THEN $9::uuid END
+WHERE current_setting('relay.fenced') = '1'`
+)
+
+// New returns the routes of a buffer.
+func New(base *ledger.Base) *Routes { return &Routes{base: base} }
+
+// maxTries is how often a batch is routed again because the registry has changed.
+const maxTries = 3
+
+// Route replaces a leased row of sink '*' by those of the sinks that take its events. errors.Is finds buffer.ErrLeaseLost if
+// another process has it.
+func (r *Routes) Route(ctx context.Context, t *ledger.Tables, batch *buffer.Lease) (*buffer.Routed, error) {
+	for range maxTries {
+		known := r.read.Load()
+		deliveries, unmatched := known.table.Divide(batch.Events)
+		fenced, err := r.write(ctx, t, batch, known.no, deliveries, unmatched)
+		if err != nil {
+			return nil, r.base.Explain(ctx, "routing a batch", err)
+		}
+		if fenced {
+			routed := &buffer.Routed{Events: len(batch.Events)}
+			for i := range deliveries {
+				routed.Add(deliveries[i].Sink)
+			}
+			return routed, nil
+		}
+		if err := r.Read(ctx, t); err != nil {
+			return nil, r.base.Explain(ctx, "reading the routes", err)
+		}
+		if r.read.Load().no == known.no {
+			break
+		}
+	}
+	return nil, buffer.ErrLeaseLost
+}
+
+func (r *Routes) write(ctx context.Context, t *ledger.Tables, batch *buffer.Lease, no int64, deliveries []routing.Delivery, unmatched []int64) (
+	fenced bool, err error,
+) {
+	begin := r.base.DB.BatchTx(r.base.DB.StatementTimeout, "synchronous_commit", "on")
+	begin.Row = func([][]byte) error {
+		fenced = false
+		return nil
+	}
+	steps := []pg.Step{begin, {
+		Prepare: true, SQL: t.SQL(fenceSQL), Args: []string{t.Buffer, batch.GroupID.String(), pg.Int(batch.LeaseNo), pg.Int(no)},
+		Row: func([][]byte) error {
+			fenced = true
+			return nil
+		},
+	}}
+	if len(deliveries) > 0 {
+		steps = append(steps, pg.Step{Prepare: true, SQL: t.SQL(deliverSQL), Args: append([]string{t.Buffer, batch.GroupID.String(), r.base.Owner}, columns(deliveries)...)})
+	}
+	if len(unmatched) > 0 {
+		steps = append(steps, r.bury(t, batch, unmatched)...)
+	}
+	return fenced, r.base.DB.Transact(ctx, steps...)
+}
+
+// columns are the deliveries as arrays, a column each.
+func columns(deliveries []routing.Delivery) []string {
+	var (
+		groups                         []uuid.UUID
+		first, last, events            []int64
+		sinks, shared, oldest, members pg.Array
+		boolean                        = map[bool]string{false: "f", true: "t"}
+	)
+	for i := range deliveries {
+		d := &deliveries[i]
+		groups = append(groups, d.GroupID)
+		sinks.Append([]byte(d.Sink))
+		shared.Append([]byte(boolean[d.Shared]))
+		events = append(events, int64(len(d.IDs)))
+		first, last = append(first, d.IDs[0]), append(last, d.IDs[len(d.IDs)-1])
+		oldest.Append([]byte(pg.Timestamp(d.OldestAt)))
+		members.Append([]byte(idset.Of(d.IDs).Multirange()))
+	}
+	return []string{
+		pg.UUIDArray(groups), sinks.String(), shared.String(), pg.IDArray(events), pg.IDArray(first), pg.IDArray(last), oldest.String(), members.String(),
+	}
+}
+
+func (r *Routes) bury(t *ledger.Tables, batch *buffer.Lease, unmatched []int64) []pg.Step {
+	var (
+		group, claim = buffer.NewGroupID().String(), batch.GroupID.String()
+		first, last  = pg.Int(unmatched[0]), pg.Int(unmatched[len(unmatched)-1])
+		members      = idset.Of(unmatched).Multirange()
+		oldest       time.Time
+	)
+	for i := range batch.Events {
+		if at := batch.Events[i].CreatedAt; oldest.IsZero() || at.Before(oldest) {
+			oldest = at
+		}
+	}
+	return []pg.Step{
+		{SQL: t.SQL(buryUnmatchedSQL), Args: []string{r.base.Pipeline, group, first, last, members, claim}},
+		{SQL: t.SQL(markUnmatchedSQL), Args: []string{
+			t.Buffer, group, r.base.Owner, pg.IDArray(unmatched), first, last, pg.Timestamp(oldest), members, claim,
+		}},
+	}
+}

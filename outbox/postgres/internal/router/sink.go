@@ -1,0 +1,85 @@
+package router
+
+import (
+	"context"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
+)
+
+// Sink is the ledger of one sink of a buffer, with what an operator and a distributor ask of it.
+type Sink struct {
+	*ledger.Ledger
+	base *ledger.Base
+	name string
+	due  *watermark.DueLine
+}
+
+// NewSink returns the ledger of a sink.
+func NewSink(base *ledger.Base, name string) *Sink {
+	due := new(watermark.DueLine)
+	return &Sink{Ledger: ledger.New(base, "", name, due.After), base: base, name: name, due: due}
+}
+
+const countSQL = `
+SELECT clock.now, min(due_at),
+       count(*) FILTER (WHERE due_at <= clock.now AND NOT ` + ledger.SuspectSQL + `),
+       count(*) FILTER (WHERE due_at <= clock.now AND ` + ledger.SuspectSQL + `),
+       count(*) FILTER (WHERE state = 'waiting'),
+       count(*) FILTER (WHERE state = 'delivered')
+FROM (SELECT clock_timestamp() AS now) clock
+LEFT JOIN outbox_batches ON buffer = $1 AND sink = $2 AND due_at > $3::timestamptz
+GROUP BY clock.now`
+
+// CountBacklog implements buffer.Inspector.
+func (s *Sink) CountBacklog(ctx context.Context, _ int) (backlog buffer.Backlog, err error) {
+	t, err := s.base.Ready(ctx)
+	if err != nil {
+		return backlog, err
+	}
+	err = s.base.DB.Transact(ctx, pg.ReadTx(s.base.DB.StatementTimeout, "enable_seqscan", "off"), pg.Step{
+		SQL: t.SQL(countSQL), Args: []string{t.Buffer, s.name, pg.Timestamp(s.due.Next(time.Now()))},
+		Row: func(v [][]byte) error {
+			var oldest time.Time
+			if v[1] != nil {
+				oldest = pg.ReadTime(v[1])
+			}
+			s.due.Counted(pg.ReadTime(v[0]), oldest)
+			n := func(i int) int { return int(pg.ReadInt8(v[i])) }
+			backlog = buffer.Backlog{Due: n(2), Suspects: n(3), Waiting: n(4), Delivered: n(5)}
+			return nil
+		},
+	})
+	return backlog, s.base.Explain(ctx, "counting batches", err)
+}
+
+const statusSQL = `
+SELECT count(*) FILTER (WHERE state = 'leased'), count(*) FILTER (WHERE state = 'waiting'), count(*) FILTER (WHERE state = 'delivered'),
+       coalesce(sum(greatest(events - cardinality(delivered), 0)), 0)::bigint,
+       coalesce(extract(epoch FROM clock_timestamp() - min(oldest_at) FILTER (WHERE events > cardinality(delivered) AND isfinite(oldest_at))) * 1000000, 0)::bigint,
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $3 AND sink = $2 AND closed_at IS NULL),
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $3 AND sink = $2 AND closed_at IS NULL AND notified_at IS NULL)
+FROM outbox_batches WHERE buffer = $1 AND sink = $2`
+
+// Status implements buffer.Inspector.
+func (s *Sink) Status(ctx context.Context) (status buffer.Status, err error) {
+	t, err := s.base.Ready(ctx)
+	if err != nil {
+		return status, err
+	}
+	err = s.base.DB.Transact(ctx, pg.ReadTx(s.base.DB.StatementTimeout, pg.PlanByPrimaryKey...), pg.Step{
+		SQL: t.SQL(statusSQL), Args: []string{t.Buffer, s.name, s.base.Pipeline},
+		Row: func(v [][]byte) error {
+			n := func(i int) int64 { return pg.ReadInt8(v[i]) }
+			status = buffer.Status{
+				Leased: n(0), Waiting: n(1), Delivered: n(2), Pending: n(3), OldestPending: max(0, time.Duration(n(4))*time.Microsecond),
+				Dead: n(5), Unnotified: n(6),
+			}
+			return nil
+		},
+	})
+	return status, s.base.Explain(ctx, "reading the status of sink "+s.name, err)
+}

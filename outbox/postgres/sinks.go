@@ -1,0 +1,101 @@
+package postgres
+
+import (
+	"context"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/outcomes"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/router"
+)
+
+// Route implements buffer.Router.
+func (b *Buffer) Route(ctx context.Context, limit int, lease time.Duration) (*buffer.Routed, error) {
+	batch, err := b.Claim(ctx, limit, lease)
+	if err != nil || batch == nil {
+		return nil, err
+	}
+	return b.route(ctx, batch)
+}
+
+// RouteDue implements buffer.Router.
+func (b *Buffer) RouteDue(ctx context.Context, lease time.Duration) (*buffer.Routed, error) {
+	t, err := b.ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := b.base.Own(ctx, &t.Tables); err != nil {
+		return nil, err
+	}
+	for _, due := range []buffer.Due{buffer.DueRetry, buffer.DueSuspect} { // nothing of it was sent, so it is none
+		batch, err := ledger.TakeOverUnrouted(ctx, b.Ledger, &t.Tables, lease, due)
+		switch {
+		case err != nil:
+			return nil, err
+		case batch == nil:
+			continue
+		case batch.DeliveryRecorded(): // no sink takes them
+			return &buffer.Routed{Events: batch.Len()}, b.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Delivered}})
+		}
+		return b.route(ctx, batch)
+	}
+	return nil, nil
+}
+
+func (b *Buffer) route(ctx context.Context, batch *buffer.Lease) (*buffer.Routed, error) {
+	if batch.NotRead != nil { // it is taken over when its lease is over
+		return nil, batch.NotRead
+	}
+	t, err := b.ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return b.routes.Route(ctx, &t.Tables, batch)
+}
+
+// Sink implements buffer.Router.
+func (b *Buffer) Sink(name string) buffer.Queue {
+	return &sinkQueue{router.NewSink(b.base, name), b}
+}
+
+// sinkQueue is the queue of one of several sinks.
+type sinkQueue struct {
+	*router.Sink
+	buffer *Buffer
+}
+
+// Check implements buffer.Inspector.
+func (q *sinkQueue) Check(ctx context.Context) error { return q.buffer.Check(ctx) }
+
+// Claim implements buffer.Claimer: a router claims.
+func (q *sinkQueue) Claim(context.Context, int, time.Duration) (*buffer.Lease, error) { return nil, nil }
+
+// TakeOver implements buffer.Claimer.
+func (q *sinkQueue) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
+	t, err := q.buffer.ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if err := q.buffer.base.Own(ctx, &t.Tables); err != nil {
+		return nil, err
+	}
+	return ledger.TakeOverEvents(ctx, q.Ledger, &t.Tables, lease, due)
+}
+
+// Read implements buffer.Claimer.
+func (q *sinkQueue) Read(ctx context.Context, l *buffer.Lease) error { return q.buffer.Read(ctx, l) }
+
+// Settle implements buffer.Settler.
+func (q *sinkQueue) Settle(ctx context.Context, batch *buffer.Lease, results []buffer.Outcome) error {
+	t, err := q.buffer.ready(ctx)
+	if err != nil {
+		return err
+	}
+	set, err := outcomes.Group(batch, results)
+	if err != nil {
+		return err
+	}
+	s := &ledger.Settlement{Ledger: q.Ledger, Tables: &t.Tables, Batch: batch}
+	return s.Run(ctx, &set, t.events.SettleSteps(s, &set))
+}

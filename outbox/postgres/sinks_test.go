@@ -1,0 +1,314 @@
+package postgres_test
+
+import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/postgres"
+)
+
+// openSinks opens a buffer with several sinks.
+func openSinks(t *testing.T, p *testDB, owner string, mode buffer.ClaimMode, routes ...buffer.Route) *postgres.Buffer {
+	t.Helper()
+	b, err := postgres.Open(postgres.Config{URL: p.url, Pipeline: "orders", Owner: owner, Claim: mode, Connections: 16, Sinks: routes})
+	check(t, err)
+	t.Cleanup(func() { check(t, b.Close()) })
+	return b
+}
+
+var threeSinks = []buffer.Route{
+	{Sink: "all", BatchSize: 100},
+	{Sink: "crm", Match: []string{"contact.*"}, BatchSize: 3},
+	{Sink: "odd", Match: []string{"*.odd", "contact.new"}, BatchSize: 100},
+}
+
+func insertTopics(t *testing.T, p *testDB, topics ...string) {
+	t.Helper()
+	for _, topic := range topics {
+		_, err := p.pool.Exec(t.Context(), "INSERT INTO outbox_events (topic, payload) VALUES ($1, '{}')", topic)
+		check(t, err)
+	}
+}
+
+func countRows(t *testing.T, p *testDB, table string) int64 {
+	t.Helper()
+	return query(t, p.pool, "SELECT count(*) FROM "+table, pgx.RowTo[int64])[0]
+}
+
+func forEachMode(t *testing.T, f func(t *testing.T, mode buffer.ClaimMode)) {
+	t.Helper()
+	t.Parallel()
+	for _, mode := range []buffer.ClaimMode{buffer.ClaimRange, buffer.ClaimStamp} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			f(t, mode)
+		})
+	}
+}
+
+func takeOverOf(t *testing.T, q buffer.Queue, topics ...string) *buffer.Lease {
+	t.Helper()
+	batch, err := q.TakeOver(t.Context(), lease, buffer.DueRetry)
+	check(t, err)
+	if batch == nil {
+		if len(topics) > 0 {
+			t.Fatalf("nothing is due, want %v", topics)
+		}
+		return nil
+	}
+	var got []string
+	for i := range batch.Events {
+		got = append(got, batch.Events[i].Topic)
+	}
+	if fmt.Sprint(got) != fmt.Sprint(topics) {
+		t.Fatalf("took over %v, want %v", got, topics)
+	}
+	return batch
+}
+
+func deliverAll(t *testing.T, q buffer.Queue, batch *buffer.Lease) {
+	t.Helper()
+	check(t, q.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+}
+
+// TestRoute: each sink gets what it takes, and an event stays until the last of its sinks has it.
+func TestRoute(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		b := openSinks(t, p, "first", mode, threeSinks...)
+		insertTopics(t, p, "contact.new", "order.new", "contact.old", "order.odd")
+		routed, err := b.Route(t.Context(), 100, lease)
+		check(t, err)
+		if routed == nil || routed.Events != 4 || len(routed.Sinks) != 3 {
+			t.Fatalf("routed %+v, want 4 events to 3 sinks", routed)
+		}
+		all, crm, odd := b.Sink("all"), b.Sink("crm"), b.Sink("odd")
+		backlog, err := crm.CountBacklog(t.Context(), 0)
+		check(t, err)
+		if backlog.Due != 1 {
+			t.Errorf("crm has %d batches due, want 1", backlog.Due)
+		}
+		deliverAll(t, all, takeOverOf(t, all, "contact.new", "order.new", "contact.old", "order.odd"))
+		if n := countRows(t, p, "outbox_events"); n != 3 {
+			t.Errorf("%d events are left, want those of crm and odd: 3", n)
+		}
+		deliverAll(t, crm, takeOverOf(t, crm, "contact.new", "contact.old"))
+		if n := countRows(t, p, "outbox_events"); n != 2 {
+			t.Errorf("%d events are left, want those of odd: 2", n)
+		}
+		deliverAll(t, odd, takeOverOf(t, odd, "contact.new", "order.odd"))
+		for _, table := range []string{"outbox_events", "outbox_batches"} {
+			if n := countRows(t, p, table); n != 0 {
+				t.Errorf("%d rows are left in %s", n, table)
+			}
+		}
+		if again, err := b.Route(t.Context(), 100, lease); again != nil || err != nil {
+			t.Errorf("routed %+v again, %v", again, err)
+		}
+	})
+}
+
+// TestRoute_Unmatched: an event that no sink takes is a dead letter, and is deleted.
+func TestRoute_Unmatched(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		b := openSinks(t, p, "first", mode, threeSinks[1])
+		insertTopics(t, p, "order.new", "contact.new", "x")
+		_, err := b.Route(t.Context(), 100, lease)
+		check(t, err)
+		if routed, err := b.RouteDue(t.Context(), lease); err != nil || routed == nil || routed.Events != 2 {
+			t.Fatalf("deleted %+v, %v; want 2 events", routed, err)
+		}
+		dead := query(t, p.pool, "SELECT sink || ': ' || error FROM outbox_dead_letters ORDER BY event_id", pgx.RowTo[string])
+		if fmt.Sprint(dead) != "[*: no sink takes topic order.new *: no sink takes topic x]" {
+			t.Errorf("dead letters: %v", dead)
+		}
+		crm := b.Sink("crm")
+		deliverAll(t, crm, takeOverOf(t, crm, "contact.new"))
+		for _, table := range []string{"outbox_events", "outbox_batches"} {
+			if n := countRows(t, p, table); n != 0 {
+				t.Errorf("%d rows are left in %s", n, table)
+			}
+		}
+	})
+}
+
+// TestRoute_AfterKill: what a process claimed and did not route before it ended is routed by another.
+func TestRoute_AfterKill(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		b := openSinks(t, p, "first", mode, threeSinks...)
+		insertTopics(t, p, "contact.new", "order.new")
+		batch, err := b.Claim(t.Context(), 100, lease)
+		check(t, err)
+		_, err = p.pool.Exec(t.Context(), "UPDATE outbox_batches SET due_at = clock_timestamp() - interval '1s'")
+		check(t, err)
+		second := openSinks(t, p, "second", mode, threeSinks...)
+		routed, err := second.RouteDue(t.Context(), lease)
+		check(t, err)
+		if routed == nil || routed.Events != 2 {
+			t.Fatalf("routed %+v, want 2 events", routed)
+		}
+		if _, err := postgres.RouteLease(t.Context(), b, batch); !errors.Is(err, buffer.ErrLeaseLost) {
+			t.Errorf("the first owner routes it too: %v", err)
+		}
+		all, crm, odd := b.Sink("all"), b.Sink("crm"), b.Sink("odd")
+		deliverAll(t, odd, takeOverOf(t, odd, "contact.new"))
+		deliverAll(t, crm, takeOverOf(t, crm, "contact.new"))
+		deliverAll(t, all, takeOverOf(t, all, "contact.new", "order.new"))
+		if n := countRows(t, p, "outbox_events"); n != 0 {
+			t.Errorf("%d events are left", n)
+		}
+	})
+}
+
+// TestRoute_ChangedRegistry: a process that started earlier routes to a sink that was added since.
+func TestRoute_ChangedRegistry(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		old := openSinks(t, p, "old", mode, threeSinks[0])
+		check(t, old.Check(t.Context()))
+		check(t, openSinks(t, p, "new", mode, threeSinks[:2]...).Check(t.Context()))
+		check(t, openSinks(t, p, "old again", mode, threeSinks[0]).Check(t.Context())) // removes none
+		insertTopics(t, p, "contact.new")
+		routed, err := old.Route(t.Context(), 100, lease)
+		check(t, err)
+		if routed == nil || fmt.Sprint(routed.Sinks) != "[all crm]" {
+			t.Errorf("routed %+v, want to all and crm", routed)
+		}
+	})
+}
+
+// TestSinks_Workers: workers of several sinks settle batches of the same claims at the same time, in part, late, and
+// more than once. Every sink gets each of its events exactly once, or its dead letter.
+func TestSinks_Workers(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		const events = 1200
+		topics := []string{"contact.new", "order.new", "contact.old", "order.odd"}
+		buffers := []*postgres.Buffer{openSinks(t, p, "first", mode, threeSinks...), openSinks(t, p, "second", mode, threeSinks...)}
+		var inserting, workers sync.WaitGroup
+		inserting.Go(func() {
+			for i := range events / 4 {
+				_, err := p.pool.Exec(t.Context(), "INSERT INTO outbox_events (topic, payload) SELECT unnest($1::text[]), to_json($2::int)", topics, i)
+				check(t, err)
+			}
+		})
+		done := make(chan struct{})
+		var mu sync.Mutex
+		settled := map[string]map[int64]int{}
+		for _, b := range buffers {
+			workers.Go(func() {
+				for {
+					routed, err := b.Route(t.Context(), 50, lease)
+					if err == nil && routed == nil {
+						routed, err = b.RouteDue(t.Context(), lease)
+					}
+					check(t, err)
+					if routed == nil {
+						select {
+						case <-done:
+							return
+						default:
+						}
+					}
+				}
+			})
+			for _, r := range threeSinks {
+				q := b.Sink(r.Sink)
+				for range 2 {
+					workers.Go(func() {
+						for {
+							batch, err := q.TakeOver(t.Context(), lease, buffer.DueRetry)
+							check(t, err)
+							if batch == nil {
+								select {
+								case <-done:
+									return
+								default:
+									continue
+								}
+							}
+							sent := settleAtRandom(t, q, batch)
+							mu.Lock()
+							if settled[r.Sink] == nil {
+								settled[r.Sink] = map[int64]int{}
+							}
+							for _, id := range sent {
+								settled[r.Sink][id]++
+							}
+							mu.Unlock()
+						}
+					})
+				}
+			}
+		}
+		inserting.Wait()
+		deadline := time.Now().Add(2 * time.Minute)
+		for countRows(t, p, "outbox_events") > 0 && time.Now().Before(deadline) && !t.Failed() {
+			_, err := p.pool.Exec(t.Context(), "SELECT pg_sleep(0.05)")
+			check(t, err)
+		}
+		close(done)
+		workers.Wait()
+		for _, table := range []string{"outbox_events", "outbox_batches"} {
+			if n := countRows(t, p, table); n != 0 {
+				t.Errorf("%d rows are left in %s", n, table)
+			}
+		}
+		for _, r := range threeSinks {
+			want := events
+			if r.Sink != "all" {
+				want = events / 2
+			}
+			if n := len(settled[r.Sink]); n != want {
+				t.Errorf("sink %s got %d events, want %d", r.Sink, n, want)
+			}
+			for id, n := range settled[r.Sink] {
+				if n != 1 {
+					t.Errorf("sink %s got event %d %d times", r.Sink, id, n)
+				}
+			}
+		}
+	})
+}
+
+// settleAtRandom settles a batch in one of several ways and returns the ids that will not be sent again.
+func settleAtRandom(t *testing.T, q buffer.Queue, batch *buffer.Lease) []int64 {
+	t.Helper()
+	ids := batch.IDs()
+	if batch.DeliveryRecorded() {
+		err := q.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}})
+		if !errors.Is(err, buffer.ErrLocked) {
+			check(t, err)
+		}
+		return nil
+	}
+	way := rand.IntN(10)
+	switch {
+	case way == 0: // all is sent again
+		check(t, q.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: batch.GroupID, Attempts: 1, Error: "no"}}))
+		return nil
+	case way == 1: // the settle fails after the send
+		check(t, q.MarkDelivered(t.Context(), batch, ids))
+		return ids
+	case way <= 4 && len(ids) > 2: // a part is sent again, another dies
+		n := len(ids) / 3
+		check(t, q.Settle(t.Context(), batch, []buffer.Outcome{
+			{Verdict: buffer.Delivered, IDs: ids[:n]},
+			{Verdict: buffer.Dead, IDs: ids[n : n+1], Attempts: 1, Error: "bad"},
+			{Verdict: buffer.Retry, IDs: ids[n+1:], GroupID: buffer.NewGroupID(), Attempts: 1, Error: "no"},
+		}))
+		return ids[:n+1]
+	}
+	check(t, q.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	return ids
+}
