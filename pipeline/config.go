@@ -57,6 +57,9 @@ type Config struct {
 	// Gate is shared by all pipelines of the process, so that a batch that may kill it is alone; nil: the
 	// pipeline is the only one.
 	Gate *Gate
+	// Routed: a Router claims for this pipeline, which takes over what is put into its queue; Schedule, Poll and Listener are
+	// the router's.
+	Routed bool
 	// Observer may be nil.
 	Observer Observer
 	// Redact removes secrets from the reasons that are stored with batches and dead letters; nil changes nothing.
@@ -82,6 +85,9 @@ func (c Config) withDefaults() Config {
 	def(&c.MaxWaiting, 1000)
 	def(&c.Workers, 4)
 	def(&c.MaxAttempts, 10)
+	if c.Routed {
+		c.Schedule, c.OnSchedule, c.Poll, c.Listener = never{}, true, false, nil
+	}
 	if c.Schedule == nil {
 		c.Schedule = cron.Every(time.Second)
 	}

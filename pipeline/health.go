@@ -64,6 +64,8 @@ type health struct {
 	undelivered    int
 	undeliveredErr string
 	waiting        bool // batches wait, as last counted or settled
+	waitingBatches int  // how many wait, or wait for their delete, as last counted
+	due            int  // how many are due, as last counted, with those announced and without those taken over since
 	// freshSince and dueSince are when unclaimed events, and due batches, were first counted
 	// without any progress since; zero if none.
 	freshSince, dueSince time.Time
@@ -81,6 +83,29 @@ func (h *health) waits() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.waiting
+}
+
+// full reports whether so many batches wait that the sink has no room for more.
+func (h *health) full(most int) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.waitingBatches >= most || h.due >= maxAhead
+}
+
+// maxAhead is how many due batches of a sink are routed ahead.
+const maxAhead = 100
+
+func (h *health) addDue(n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.due = max(0, h.due+n)
+}
+
+// routed notes that events were claimed and routed.
+func (h *health) routed() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.freshSince, h.dueSince = time.Time{}, time.Time{}
 }
 
 func (h *health) set(field *error, err error) {
@@ -105,7 +130,7 @@ func (h *health) counted(backlog buffer.Backlog, fresh bool, err error) {
 			h.claimErr = nil
 		}
 	}
-	h.waiting = backlog.Waiting > 0
+	h.waiting, h.waitingBatches, h.due = backlog.Waiting > 0, backlog.Waiting+backlog.Delivered, due
 	now := time.Now()
 	note(&h.dueSince, due > 0, now)
 	if fresh {

@@ -38,6 +38,7 @@ type Pipeline struct {
 	health    health
 	recovered recoveries
 	limiter   *limiter
+	announced chan struct{} // a router has put a batch into the queue
 }
 
 // New joins buffer and sink, which stay the caller's to close, after Run.
@@ -49,7 +50,7 @@ func New(b buffer.Queue, s sink.Sink, c Config) (*Pipeline, error) {
 	p := &Pipeline{
 		config: c, buffer: b, sink: s,
 		health:  health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting, sinkErr: errStarting},
-		limiter: newLimiter(c),
+		limiter: newLimiter(c), announced: make(chan struct{}, 1),
 	}
 	if l, ok := b.(logging); ok {
 		l.SetLog(c.Log)
@@ -98,7 +99,7 @@ func (p *Pipeline) Ready() error {
 //
 // ctx must end no later than stop. A pipeline runs once.
 func (p *Pipeline) Run(ctx, stop context.Context) error {
-	if !p.waitReady(ctx, "database", p.buffer.Check, p.health.buffer) || !p.waitReady(ctx, "sink", p.worker.Check, p.health.sink) {
+	if !waitReady(ctx, p.config.Log, "database", p.buffer.Check, p.health.buffer) || !waitReady(ctx, p.config.Log, "sink", p.worker.Check, p.health.sink) {
 		return nil
 	}
 	p.warn(ctx)
@@ -115,6 +116,9 @@ func (p *Pipeline) Run(ctx, stop context.Context) error {
 	group.Go(func() error { return d.Run(ctx) })
 	if p.config.Listener != nil {
 		group.Go(func() error { p.config.Listener.Run(ctx); return nil })
+	}
+	if p.config.Routed {
+		group.Go(func() error { p.followRouter(ctx, d.RecountDue); return nil })
 	}
 	group.Go(func() error { p.probeSink(ctx); return nil })
 	group.Go(func() error { p.retryDeferred(ctx, d.RecountDue); return nil })
@@ -224,6 +228,9 @@ func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket di
 	}
 	if l == nil {
 		return report, nil
+	}
+	if ticket.Due {
+		p.health.addDue(-1)
 	}
 	if ticket.Suspect {
 		p.config.Log.WarnContext(stop, "sending a batch alone that its last owners did not finish", "group_id", l.GroupID,

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -13,7 +14,7 @@ const readyInterval = time.Second
 
 // waitReady waits until check finds its server. It logs once if it does not, again if the
 // reason changes, and every minute. false: ctx is done.
-func (p *Pipeline) waitReady(ctx context.Context, what string, check func(context.Context) error, report func(error)) bool {
+func waitReady(ctx context.Context, log *slog.Logger, what string, check func(context.Context) error, report func(error)) bool {
 	var (
 		logged   string
 		loggedAt time.Time
@@ -30,7 +31,7 @@ func (p *Pipeline) waitReady(ctx context.Context, what string, check func(contex
 		report(err)
 		if err == nil {
 			if logged != "" {
-				p.config.Log.InfoContext(ctx, "connected to "+what)
+				log.InfoContext(ctx, "connected to "+what)
 			}
 			return true
 		}
@@ -40,7 +41,7 @@ func (p *Pipeline) waitReady(ctx context.Context, what string, check func(contex
 			if errors.Is(err, buffer.ErrNotReady) {
 				text = "waiting until the " + what + " is ready"
 			}
-			p.config.Log.WarnContext(ctx, text, "error", err)
+			log.WarnContext(ctx, text, "error", err)
 		}
 		select {
 		case <-ctx.Done():

@@ -1,0 +1,84 @@
+package pipeline_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/testkit"
+	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres"
+	"github.com/outboxrelay/relay/pipeline"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// startRouted runs a process with several sinks. The end of the test stops it.
+func startRouted(t testing.TB, d *database, owner string, sinks map[string]sink.Sink, routes ...buffer.Route) {
+	t.Helper()
+	b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: owner, Connections: 24, Sinks: routes})
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, b.Close()) })
+	pipelines := map[string]*pipeline.Pipeline{}
+	for _, r := range routes {
+		p := start(t, b.Sink(r.Sink), sinks[r.Sink], func(c *pipeline.Config) { c.Routed, c.Log = true, c.Log.With("sink", r.Sink) })
+		pipelines[r.Sink] = p.Pipeline
+	}
+	router, err := pipeline.NewRouter(b, pipelines, pipeline.Config{Name: "orders", Schedule: often(20 * time.Millisecond), BatchSize: 100, Log: logOf(t)})
+	testkit.NoError(t, err)
+	ctx, cancel := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- router.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		testkit.NoError(t, <-ended)
+	})
+}
+
+// TestRouter: a Redis stream, JetStream and an API get what they match, once, by two processes. Each sink in turn fails
+// meanwhile, and the API is away at first: the others do not wait for it.
+func TestRouter(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	natsURL := testserver.NATS(t).URL
+	for _, topic := range []string{"orders", "contacts"} {
+		addStream(t, natsURL, topic)
+	}
+	toRedis, toNATS, api := redisAt(t, testserver.SharedRedis(t)), natsAt(t, natsURL), newReceiver(t)
+	api.keys = map[string]bool{}
+	toAPI := httpAt(t, api)
+	var away atomic.Bool
+	away.Store(true)
+	api.answers(func([]int64) int {
+		if away.Load() {
+			return http.StatusServiceUnavailable
+		}
+		return http.StatusOK
+	})
+	for i := range 2 {
+		startRouted(t, d, fmt.Sprint("relay-", i), map[string]sink.Sink{"redis": flakySink(toRedis), "nats": flakySink(toNATS), "api": toAPI},
+			buffer.Route{Sink: "redis", BatchSize: 100},
+			buffer.Route{Sink: "nats", BatchSize: 40},
+			buffer.Route{Sink: "api", Match: []string{"contacts"}, BatchSize: 10})
+	}
+	orders, contacts := d.insert(t, "orders", 2000), d.insert(t, "contacts", 500)
+	orders = append(orders, d.produce(t, "orders", 3, 20)...)
+	for _, to := range []destination{toRedis, toNATS} {
+		to.expectArrivals(t, "orders", len(orders))
+		to.expectArrivals(t, "contacts", len(contacts))
+	}
+	testkit.Equal(t, "events at the API while it is away", toAPI.count(t, "contacts"), 0)
+	away.Store(false)
+	d.expectDrained(t)
+	for _, to := range []destination{toRedis, toNATS} {
+		expectOnce(t, to.arrived(t, "orders"), orders)
+		expectOnce(t, to.arrived(t, "contacts"), contacts)
+	}
+	expectOnce(t, toAPI.arrived(t, "contacts"), contacts)
+	testkit.Equal(t, "orders at the API", toAPI.count(t, "orders"), 0)
+	dead, _ := d.dead(t)
+	testkit.Equal(t, "dead letters", len(dead), 0)
+}
