@@ -188,7 +188,7 @@ func TestRoute_ChangedRegistry(t *testing.T) {
 }
 
 // TestSinks_Workers: workers of several sinks settle batches of the same claims at the same time, in part, late, and
-// more than once. Every sink gets each of its events exactly once, or its dead letter.
+// more than once, and dead letters are replayed meanwhile. Every sink gets each of its events exactly once.
 func TestSinks_Workers(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
 		p := newMigratedDB(t, buffertest.Options{Claim: mode})
@@ -251,18 +251,33 @@ func TestSinks_Workers(t *testing.T) {
 				}
 			}
 		}
+		workers.Go(func() {
+			for {
+				_, err := buffers[0].Replay(t.Context(), buffer.DeadFilter{}, 5)
+				check(t, err)
+				select {
+				case <-done:
+					return
+				case <-time.After(5 * time.Millisecond):
+				}
+			}
+		})
 		inserting.Wait()
+		open := "(SELECT id FROM outbox_events UNION ALL SELECT event_id FROM outbox_dead_letters WHERE closed_at IS NULL) open"
 		deadline := time.Now().Add(2 * time.Minute)
-		for countRows(t, p, "outbox_events") > 0 && time.Now().Before(deadline) && !t.Failed() {
+		for countRows(t, p, open) > 0 && time.Now().Before(deadline) && !t.Failed() {
 			_, err := p.pool.Exec(t.Context(), "SELECT pg_sleep(0.05)")
 			check(t, err)
 		}
 		close(done)
 		workers.Wait()
-		for _, table := range []string{"outbox_events", "outbox_batches"} {
+		for _, table := range []string{"outbox_events", "outbox_batches", open} {
 			if n := countRows(t, p, table); n != 0 {
 				t.Errorf("%d rows are left in %s", n, table)
 			}
+		}
+		if n := countRows(t, p, "outbox_dead_letters"); n == 0 {
+			t.Error("no event died")
 		}
 		for _, r := range threeSinks {
 			want := events
@@ -281,7 +296,7 @@ func TestSinks_Workers(t *testing.T) {
 	})
 }
 
-// settleAtRandom settles a batch in one of several ways and returns the ids that will not be sent again.
+// settleAtRandom settles a batch in one of several ways and returns the ids that it delivered.
 func settleAtRandom(t *testing.T, q buffer.Queue, batch *buffer.Lease) []int64 {
 	t.Helper()
 	ids := batch.IDs()
@@ -307,8 +322,78 @@ func settleAtRandom(t *testing.T, q buffer.Queue, batch *buffer.Lease) []int64 {
 			{Verdict: buffer.Dead, IDs: ids[n : n+1], Attempts: 1, Error: "bad"},
 			{Verdict: buffer.Retry, IDs: ids[n+1:], GroupID: buffer.NewGroupID(), Attempts: 1, Error: "no"},
 		}))
-		return ids[:n+1]
+		return ids[:n]
 	}
 	check(t, q.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	return ids
+}
+
+// TestReplay_Routed: an event that is dead at one sink is replayed to that sink alone, while another still waits for it, and
+// after it is gone.
+func TestReplay_Routed(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		for _, gone := range []bool{false, true} {
+			t.Run(fmt.Sprintf("gone %t", gone), func(t *testing.T) {
+				t.Parallel()
+				p := newMigratedDB(t, buffertest.Options{Claim: mode})
+				b := openSinks(t, p, "first", mode, threeSinks[:2]...)
+				insertTopics(t, p, "contact.new", "contact.old")
+				_, err := b.Route(t.Context(), 100, lease)
+				check(t, err)
+				all, crm := b.Sink("all"), b.Sink("crm")
+				dies := takeOverOf(t, crm, "contact.new", "contact.old")
+				check(t, crm.Settle(t.Context(), dies, []buffer.Outcome{{Verdict: buffer.Dead, Attempts: 1, Error: "bad"}}))
+				batch := takeOverOf(t, all, "contact.new", "contact.old")
+				if gone {
+					deliverAll(t, all, batch)
+				}
+				letters, err := b.ListDead(t.Context(), buffer.DeadFilter{}, nil, 10)
+				check(t, err)
+				if len(letters) != 2 || letters[0].Sink != "crm" {
+					t.Errorf("dead letters: %+v", letters)
+				}
+				if n, err := b.Replay(t.Context(), buffer.DeadFilter{}, 10); n != 2 || err != nil {
+					t.Fatalf("replayed %d, %v; want 2", n, err)
+				}
+				if !gone {
+					deliverAll(t, all, batch)
+				}
+				takeOverOf(t, all)
+				deliverAll(t, crm, takeOverOf(t, crm, "contact.new", "contact.old"))
+				for _, table := range []string{"outbox_events", "outbox_batches"} {
+					if n := countRows(t, p, table); n != 0 {
+						t.Errorf("%d rows are left in %s", n, table)
+					}
+				}
+			})
+		}
+	})
+}
+
+// TestReplay_Unmatched: the replay of an event that no sink took routes it again.
+func TestReplay_Unmatched(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		b := openSinks(t, p, "first", mode, threeSinks[1])
+		insertTopics(t, p, "x.odd")
+		_, err := b.Route(t.Context(), 100, lease)
+		check(t, err)
+		_, err = b.RouteDue(t.Context(), lease)
+		check(t, err)
+		b = openSinks(t, p, "second", mode, threeSinks...)
+		if n, err := b.Replay(t.Context(), buffer.DeadFilter{}, 10); n != 1 || err != nil {
+			t.Fatalf("replayed %d, %v; want 1", n, err)
+		}
+		routed, err := b.RouteDue(t.Context(), lease)
+		check(t, err)
+		if routed == nil || fmt.Sprint(routed.Sinks) != "[all odd]" {
+			t.Fatalf("routed %+v, want to all and odd", routed)
+		}
+		for _, sink := range routed.Sinks {
+			deliverAll(t, b.Sink(sink), takeOverOf(t, b.Sink(sink), "x.odd"))
+		}
+		if n := countRows(t, p, "outbox_events"); n != 0 {
+			t.Errorf("%d events are left", n)
+		}
+	})
 }

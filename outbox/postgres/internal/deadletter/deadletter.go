@@ -50,7 +50,7 @@ func (l *DeadLetters) Match(f buffer.DeadFilter, more ...string) []string {
 
 // columnsSQL are an event's columns and those that decoder.add reads after them.
 const columnsSQL = `d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at,
-       d.group_id, d.attempts, d.error, d.died_at, d.notified_at, d.closed_at, d.closed_as, d.event_uuid`
+       d.group_id, d.attempts, d.error, d.died_at, d.notified_at, d.closed_at, d.closed_as, d.event_uuid, d.sink`
 
 const listSQL = `
 SELECT ` + columnsSQL + `, d.event_row
@@ -159,6 +159,7 @@ func (d *decoder) add(v [][]byte) error {
 	}
 	one := buffer.DeadEvent{Event: *event, DeadLetter: buffer.DeadLetter{
 		Pipeline: d.pipeline, GroupID: uuid.UUID(v[0]), Attempts: pg.ReadInt4(v[1]), Error: string(v[2]), DiedAt: pg.ReadTime(v[3]),
+		Sink: string(v[8]),
 	}, ClosedAs: string(v[6])}
 	if v[4] != nil {
 		one.NotifiedAt = pg.ReadTime(v[4])
@@ -175,8 +176,8 @@ func (d *decoder) addWithRow(v [][]byte) error {
 	if err := d.add(v); err != nil {
 		return err
 	}
-	d.Weigh(len(v[14]))
-	if row := v[14]; len(row) > 0 {
+	d.Weigh(len(v[15]))
+	if row := v[15]; len(row) > 0 {
 		d.dead[len(d.dead)-1].Row = d.Copy(row)
 	}
 	return nil

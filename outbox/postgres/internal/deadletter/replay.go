@@ -36,6 +36,9 @@ WHERE d.pipeline = $1 AND d.event_id = c.event_id AND d.group_id = c.group_id`
 
 // Replay implements buffer.DeadLetters for the relay's own table.
 func (l *DeadLetters) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error) {
+	if l.base.Sinks != nil {
+		return l.replayRouted(ctx, f, limit)
+	}
 	t, err := l.base.Ready(ctx)
 	if err != nil {
 		return 0, err

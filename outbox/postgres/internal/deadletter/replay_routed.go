@@ -1,0 +1,102 @@
+package deadletter
+
+import (
+	"context"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/backlog"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// An event that is dead at one sink may still wait for another. Then its replay joins the claim that holds it: as a claim of its
+// own, the other sink would delete the event before this one has it. So the replay locks the claims that hold any of the events, in
+// the order of their locks, before it picks dead letters, and a later statement sees what their settles have left.
+const lockClaimsSQL = `
+WITH matching AS MATERIALIZED (
+  SELECT range_agg(int8range(event_id, nullif(event_id, 9223372036854775807), '[]')) AS ids FROM (
+    SELECT d.event_id FROM outbox_dead_letters d
+    WHERE d.closed_at IS NULL AND ` + matchSQL + `
+    ORDER BY d.event_id, d.group_id LIMIT $9::bigint) d
+), holding AS MATERIALIZED (
+  SELECT DISTINCT claim_id FROM outbox_batches, matching WHERE buffer = $10 AND claim_id IS NOT NULL AND members && ids
+), locked AS MATERIALIZED (
+  SELECT claim_id, pg_advisory_xact_lock(k)
+  FROM (SELECT claim_id, hashtextextended('relay claim ' || claim_id, 0) AS k FROM holding ORDER BY k OFFSET 0) sorted
+)
+SELECT set_config('relay.locked', coalesce(array_agg(claim_id), '{}')::text, true) FROM locked`
+
+// Of an event that a locked claim holds, the claim gets a row for the sink. An event that is gone is inserted once, with a claim for the
+// sinks it is replayed to, or as one that was claimed and not routed yet. Any other dead letter stays open.
+const replayRoutedSQL = `
+WITH picked AS MATERIALIZED (
+  SELECT d.event_id, d.group_id, d.sink FROM outbox_dead_letters d
+  WHERE d.closed_at IS NULL AND ` + matchSQL + `
+  ORDER BY d.event_id, d.group_id LIMIT $9::bigint
+  FOR UPDATE OF d SKIP LOCKED
+), chosen AS MATERIALIZED (
+  SELECT DISTINCT ON (event_id, sink) event_id, group_id, sink FROM picked ORDER BY event_id, sink, group_id
+), holders AS MATERIALIZED (
+  SELECT claim_id, sink, members, newest_at FROM outbox_batches
+  WHERE buffer = $10 AND claim_id = ANY (current_setting('relay.locked')::uuid[])
+), joining AS MATERIALIZED (
+  SELECT c.event_id, c.group_id, c.sink, h.claim_id, max(h.newest_at) AS newest_at, bool_or(h.sink = c.sink) AS has
+  FROM chosen c JOIN holders h ON c.event_id <@ h.members
+  WHERE c.sink <> '*'
+  GROUP BY c.event_id, c.group_id, c.sink, h.claim_id
+), joined AS (
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                              attempts, outages, events, first_id, last_id, oldest_at, newest_at, error, members, sink, claim_id)
+  SELECT ` + backlog.NewGroupSQL + `, $10, 'range', 'waiting', 0, clock_timestamp(), $13, 0,
+         0, 0, count(*), min(j.event_id), max(j.event_id), min(e.created_at), max(j.newest_at), 'replayed',
+         range_agg(int8range(j.event_id, nullif(j.event_id, 9223372036854775807), '[]')), j.sink, j.claim_id
+  FROM joining j JOIN outbox_events e ON e.id = j.event_id
+  WHERE NOT j.has GROUP BY j.sink, j.claim_id
+), gone AS MATERIALIZED (
+  SELECT c.event_id, c.group_id, c.sink FROM chosen c
+  WHERE NOT EXISTS (SELECT FROM outbox_events e WHERE e.id = c.event_id)
+), put AS (
+  INSERT INTO outbox_events (id, topic, key, payload, headers, created_at, group_id)
+  OVERRIDING SYSTEM VALUE
+  SELECT DISTINCT ON (d.event_id) d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at,
+         CASE d.sink WHEN '*' THEN $12::uuid ELSE $11::uuid END
+  FROM gone g JOIN outbox_dead_letters d ON d.pipeline = $1 AND d.event_id = g.event_id AND d.group_id = g.group_id
+  ORDER BY d.event_id, d.sink
+  ON CONFLICT (id) DO NOTHING
+  RETURNING id, created_at, group_id
+), back AS MATERIALIZED (
+  SELECT g.event_id, g.group_id, g.sink, p.created_at FROM gone g JOIN put p ON p.id = g.event_id
+  WHERE p.group_id = CASE g.sink WHEN '*' THEN $12::uuid ELSE $11::uuid END
+), claimed AS (
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                              attempts, outages, events, first_id, last_id, oldest_at, newest_at, error, members, sink, claim_id)
+  SELECT ` + backlog.NewGroupSQL + `, $10, 'range', 'waiting', 0, clock_timestamp(), $13, 0,
+         0, 0, count(*), min(event_id), max(event_id), min(created_at), '-infinity', 'replayed',
+         range_agg(int8range(event_id, nullif(event_id, 9223372036854775807), '[]')), sink, $11::uuid
+  FROM back WHERE sink <> '*' GROUP BY sink
+), unrouted AS (
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                              attempts, outages, events, first_id, last_id, oldest_at, error, sink)
+  SELECT $12::uuid, $10, 'stamp', 'waiting', 0, clock_timestamp(), $13, 0,
+         0, 0, count(*), min(event_id), max(event_id), min(created_at), 'replayed', '*'
+  FROM back WHERE sink = '*' HAVING count(*) > 0
+)
+UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed'
+FROM (SELECT event_id, group_id FROM back UNION ALL SELECT event_id, group_id FROM joining WHERE NOT has) r
+WHERE d.pipeline = $1 AND d.event_id = r.event_id AND d.group_id = r.group_id`
+
+// replayRouted is Replay for a buffer with several sinks.
+func (l *DeadLetters) replayRouted(ctx context.Context, f buffer.DeadFilter, limit int) (int, error) {
+	t, err := l.base.Ready(ctx)
+	if err != nil {
+		return 0, err
+	}
+	var (
+		n         int64
+		match     = l.Match(f, pg.Int(int64(limit)), t.Buffer)
+		putBehind = []string{buffer.NewGroupID().String(), buffer.NewGroupID().String(), l.base.Owner}
+	)
+	err = l.base.DB.Transact(ctx, l.base.DB.WriteTx(pg.BulkTimeout, pg.PlanByKey...),
+		pg.Step{SQL: t.SQL(lockClaimsSQL), Args: match},
+		pg.Step{SQL: t.SQL(replayRoutedSQL), Args: append(match, putBehind...), Affected: &n})
+	return int(n), l.base.Explain(ctx, "replaying dead letters", err)
+}
