@@ -102,6 +102,7 @@ CREATE TABLE IF NOT EXISTS outbox_buffers (
     pipeline   text,                          -- the only pipeline that claims; NULL before the first claim
     owned_since timestamptz,                  -- since when
     swept_at   timestamptz,                   -- when everything was last scanned
+    routed     boolean NOT NULL DEFAULT false, -- to the sinks in outbox_sinks; false: there is a single one
     routes_no  bigint NOT NULL DEFAULT 0      -- rises with every change of the buffer's rows in outbox_sinks
 );
 

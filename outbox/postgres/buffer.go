@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
@@ -121,6 +122,17 @@ func onTable[T any](ctx context.Context, b *Buffer, f func(*table) (T, error)) (
 // Claim implements buffer.Claimer.
 func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
 	return onTable(ctx, b, func(t *table) (*buffer.Lease, error) {
+		batch, err := b.claimer.ClaimBy(ctx, &t.Tables, t.events.Stamp, limit, lease)
+		switch {
+		case !errors.Is(err, claim.ErrRouted):
+			return batch, err
+		case b.config.Sinks == nil:
+			return nil, fmt.Errorf("%w: events of table %s are routed to several sinks, those in table outbox_sinks; this pipeline has a single one. Configure sinks",
+				buffer.ErrNotReady, t.Buffer)
+		}
+		if err := b.routes.Register(ctx, &t.Tables); err != nil {
+			return nil, err
+		}
 		return b.claimer.ClaimBy(ctx, &t.Tables, t.events.Stamp, limit, lease)
 	})
 }

@@ -251,6 +251,23 @@ func TestSinks_Workers(t *testing.T) {
 				}
 			}
 		}
+		workers.Go(func() { // sweeps, and an audit sees every event in a batch or unclaimed
+			for {
+				b := openSinks(t, p, "third", mode, threeSinks...)
+				_, err := b.CountBacklog(t.Context(), 1000)
+				check(t, err)
+				audit, err := b.Audit(t.Context())
+				check(t, err)
+				if audit.Orphaned.Events > 0 || audit.Unclaimed < 0 {
+					t.Errorf("audit: %+v", audit)
+				}
+				select {
+				case <-done:
+					return
+				default:
+				}
+			}
+		})
 		workers.Go(func() {
 			for {
 				_, err := buffers[0].Replay(t.Context(), buffer.DeadFilter{}, 5)
@@ -391,6 +408,54 @@ func TestReplay_Unmatched(t *testing.T) {
 		}
 		for _, sink := range routed.Sinks {
 			deliverAll(t, b.Sink(sink), takeOverOf(t, b.Sink(sink), "x.odd"))
+		}
+		if n := countRows(t, p, "outbox_events"); n != 0 {
+			t.Errorf("%d events are left", n)
+		}
+	})
+}
+
+// TestRoute_SingleSinkStops: a relay whose configuration has a single sink claims nothing while events are routed to several.
+func TestRoute_SingleSinkStops(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		old, err := postgres.Open(postgres.Config{URL: p.url, Pipeline: "orders", Owner: "old", Claim: mode})
+		check(t, err)
+		t.Cleanup(func() { check(t, old.Close()) })
+		check(t, old.Check(t.Context()))
+		b := openSinks(t, p, "new", mode, threeSinks...)
+		check(t, b.Check(t.Context()))
+		insertTopics(t, p, "order.new")
+		if batch, err := old.Claim(t.Context(), 10, lease); batch != nil || !errors.Is(err, buffer.ErrNotReady) {
+			t.Errorf("the old relay claims %v, %v", batch, err)
+		}
+		// An empty registry is filled again.
+		_, err = p.pool.Exec(t.Context(), "TRUNCATE outbox_sinks, outbox_buffers")
+		check(t, err)
+		routed, err := b.Route(t.Context(), 10, lease)
+		check(t, err)
+		if routed == nil || fmt.Sprint(routed.Sinks) != "[all]" {
+			t.Errorf("routed %+v, want to all", routed)
+		}
+	})
+}
+
+// TestRoute_Orphans: an event that carries a group_id without a ledger row is routed.
+func TestRoute_Orphans(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		b := openSinks(t, p, "first", mode, threeSinks...)
+		_, err := p.pool.Exec(t.Context(), "INSERT INTO outbox_events (topic, payload, group_id) VALUES ('contact.old', '{}', gen_random_uuid())")
+		check(t, err)
+		_, err = b.CountBacklog(t.Context(), 100)
+		check(t, err)
+		routed, err := b.RouteDue(t.Context(), lease)
+		check(t, err)
+		if routed == nil || fmt.Sprint(routed.Sinks) != "[all crm]" {
+			t.Fatalf("routed %+v, want to all and crm", routed)
+		}
+		for _, sink := range routed.Sinks {
+			deliverAll(t, b.Sink(sink), takeOverOf(t, b.Sink(sink), "contact.old"))
 		}
 		if n := countRows(t, p, "outbox_events"); n != 0 {
 			t.Errorf("%d events are left", n)

@@ -8,18 +8,19 @@ import (
 )
 
 // foundSQL is every event that a batch has: by the group_id that it carries, wherever the ledger has its bounds, and
-// without a group_id by the ids that are the batch's members. An event that is newer than the batch with
+// without a group_id, or with that of a claim of several sinks, by the ids that are the batch's members. An event that is newer than the batch with
 // its id is not a member: see package ledger.
 const foundSQL = `
 WITH members AS MATERIALIZED (
-  SELECT group_id, first_id, last_id, members + '{}' AS members, coalesce(newest_at, 'infinity') AS newest_at FROM outbox_batches
+  SELECT group_id, claim_id, first_id, last_id, members + '{}' AS members, coalesce(newest_at, 'infinity') AS newest_at FROM outbox_batches
   WHERE buffer = $1 AND members IS NOT NULL
 ), found AS (
-  SELECT e.group_id, e.id, e.key, e.created_at, false AS unstamped FROM outbox_events e WHERE e.group_id IS NOT NULL
+  SELECT e.group_id, e.id, e.key, e.created_at, false AS unstamped FROM outbox_events e
+  WHERE e.group_id IS NOT NULL AND NOT EXISTS (SELECT FROM members m WHERE m.claim_id = e.group_id AND e.id::bigint <@ m.members)
   UNION ALL
-  SELECT m.group_id, e.id, e.key, e.created_at, true
-  FROM members m JOIN outbox_events e
-    ON e.id BETWEEN m.first_id AND m.last_id AND e.group_id IS NULL AND e.id::bigint <@ m.members AND e.created_at <= m.newest_at
+  SELECT m.group_id, e.id, e.key, e.created_at, e.group_id IS NULL
+  FROM members m JOIN outbox_events e ON e.id BETWEEN m.first_id AND m.last_id AND e.id::bigint <@ m.members
+    AND (e.group_id IS NULL AND e.created_at <= m.newest_at OR e.group_id = m.claim_id)
 )`
 
 // One statement is one snapshot.
@@ -32,7 +33,7 @@ const auditSQL = foundSQL + `, stamped AS (
   FROM outbox_batches l LEFT JOIN stamped s ON s.group_id = l.group_id
   WHERE l.buffer = $1
 )
-SELECT (SELECT count(*) FROM outbox_events e WHERE e.group_id IS NULL) - (SELECT count(*) FROM found WHERE unstamped),` + AuditedSQL
+SELECT (SELECT count(*) FROM outbox_events e WHERE e.group_id IS NULL) - (SELECT count(DISTINCT id) FROM found WHERE unstamped),` + AuditedSQL
 
 // AuditedSQL ends an audit, whose WITH has stamped and ledger.
 const AuditedSQL = `

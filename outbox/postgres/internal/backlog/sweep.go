@@ -77,6 +77,7 @@ WITH orphans AS MATERIALIZED (
   SELECT e.id, e.group_id FROM outbox_events e
   WHERE e.group_id IS NOT NULL
     AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.group_id = e.group_id)
+    AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.claim_id = e.group_id AND e.id <@ l.members)
 ), groups AS MATERIALIZED (
   SELECT group_id, ` + NewGroupSQL + ` AS new FROM (SELECT DISTINCT group_id FROM orphans) o
 ), adopted AS (
@@ -85,9 +86,9 @@ WITH orphans AS MATERIALIZED (
   RETURNING e.group_id, e.id, e.key, e.created_at
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, error, lanes)
+                            attempts, outages, events, first_id, last_id, oldest_at, error, sink, lanes)
 SELECT group_id, $1, 'stamp', 'waiting', 0, clock_timestamp(), $2, 0,
-       0, 0, count(*), min(id), max(id), min(created_at), 'found without a ledger row',
+       0, 0, count(*), min(id), max(id), min(created_at), 'found without a ledger row', $4,
        CASE WHEN $3::boolean THEN coalesce(array_agg(DISTINCT hashtext(key)) FILTER (WHERE key IS NOT NULL), '{}') END
 FROM adopted GROUP BY group_id
 RETURNING events::bigint`
@@ -98,7 +99,7 @@ const NewGroupSQL = `(lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)
 
 // adopt is the step that gives orphans a ledger row.
 func (b *Backlog) adopt(t *ledger.Tables, adopted *buffer.Count) pg.Step {
-	return pg.Step{SQL: t.Statements.Adopt, Args: []string{t.Buffer, b.base.Owner, pg.Bool(b.base.Ordered)}, Row: func(v [][]byte) error {
+	return pg.Step{SQL: t.Statements.Adopt, Args: []string{t.Buffer, b.base.Owner, pg.Bool(b.base.Ordered), b.base.ClaimsFor()}, Row: func(v [][]byte) error {
 		adopted.Batches++
 		adopted.Events += pg.ReadInt8(v[0])
 		return nil

@@ -124,7 +124,7 @@ func (c *Claimer) claimFrom(claim func(r watermark.Range, last bool) (*buffer.Le
 // table, and neither deadlocks with the other. $3 is a text, so that the table's oid is looked up while it is locked.
 const beginSQL = `
 SELECT coalesce(pg_sequence_last_value($1::regclass), 0), clock_timestamp(),
-       b.claim, b.pipeline, $3::text::regclass::oid::int8, pg_relation_filenode($1::regclass)::int8, pg_postmaster_start_time()
+       b.claim, b.pipeline, $3::text::regclass::oid::int8, pg_relation_filenode($1::regclass)::int8, pg_postmaster_start_time(), b.routed
 FROM (SELECT) one LEFT JOIN outbox_buffers b ON b.buffer = $2
 WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 
@@ -132,6 +132,8 @@ WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 type Start struct {
 	watermark.Sequence
 	Mode  string
+	// Routed reports whether events are claimed for several sinks.
+	Routed bool
 	clock time.Time
 	ends  time.Time
 }
@@ -144,6 +146,7 @@ func (c *Claimer) Begin(t *ledger.Tables, lease time.Duration, reset func([][]by
 		Row: func(v [][]byte) error {
 			s.LastValue, s.clock, s.Mode = pg.ReadInt8(v[0]), pg.ReadTime(v[1]), string(v[2])
 			s.Numbering = t.Numbering(v[4], v[5], v[6])
+			s.Routed = pg.ReadBool(v[7])
 			if owner := string(v[3]); owner != c.base.Pipeline {
 				// It changed a moment ago. The next claim looks who it is, and this one is sent as it would have been then.
 				c.base.Ownership.Saw(t.Buffer, owner, c.base.Pipeline, time.Time{})
@@ -163,6 +166,20 @@ func (s *Start) Seen(t *ledger.Tables) pg.Step {
 		s.LastValue = pg.ReadInt8(v[0])
 		return nil
 	}}
+}
+
+// ErrRouted is the error of a claim for a single sink if events are routed to several, and of one for several if they are not.
+var ErrRouted = errors.New("the sinks of the buffer have changed")
+
+// Differs returns why a claim in this mode found nothing that it may claim: ModeChanged or ErrRouted. nil: there was nothing.
+func (s *Start) Differs(base *ledger.Base, mode string) error {
+	switch {
+	case s.Mode != mode:
+		return ModeChanged(s.Mode)
+	case s.Routed != (base.Sinks != nil):
+		return ErrRouted
+	}
+	return nil
 }
 
 // Lease returns the first lease of a batch.

@@ -31,7 +31,7 @@ WITH held AS MATERIALIZED (
 ), waits AS MATERIALIZED (
   SELECT id, hashtext(key) AS lane FROM outbox_events
   WHERE id > $3::bigint AND group_id IS NULL
-    AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp key')
+    AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp key' AND NOT routed)
     AND (SELECT batches FROM unordered) = 0
   ORDER BY id LIMIT $4::bigint
 ), picked AS MATERIALIZED (
@@ -118,8 +118,8 @@ func (c *Claimer) claimWithin(ctx context.Context, t *ledger.Tables, limit int, 
 		}
 	case err != nil:
 		return nil, 0, err
-	case start.Mode != claimmode.StampKey:
-		return nil, 0, ModeChanged(start.Mode)
+	case start.Differs(c.base, claimmode.StampKey) != nil:
+		return nil, 0, start.Differs(c.base, claimmode.StampKey)
 	case unordered > 0: // their keys are unknown
 		return nil, 0, fmt.Errorf("%w: %d batches of buffer %s were claimed by a relay without order: key; claiming resumes when they are done. Stop that relay",
 			buffer.ErrNotReady, unordered, t.Buffer)

@@ -37,7 +37,7 @@ FROM (
     SELECT id, created_at FROM outbox_events
     WHERE id > CASE WHEN $5::boolean THEN $2::bigint ELSE (SELECT upto FROM held) END AND id <= $4::bigint
       AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)
-      AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'range')
+      AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'range' AND routed = ($11 = '*'))
     ORDER BY id LIMIT $6::bigint) picked
 ) batch WHERE n > 0
 RETURNING first_id, last_id, events::bigint, coalesce(pg_sequence_last_value($10::regclass), 0)`
@@ -120,8 +120,8 @@ func (c *Claimer) claimRange(
 		return listed, start, err
 	case err != nil:
 		return nil, nil, err
-	case start.Mode != claimmode.Range:
-		return nil, nil, ModeChanged(start.Mode)
+	case start.Differs(c.base, claimmode.Range) != nil:
+		return nil, nil, start.Differs(c.base, claimmode.Range)
 	case claimed == 0:
 		return nil, start, nil
 	}

@@ -25,7 +25,7 @@ const stampSQL = `
 WITH picked AS MATERIALIZED (
   SELECT id, created_at FROM outbox_events
   WHERE id > $3::bigint AND id <= $4::bigint AND group_id IS NULL
-    AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp')
+    AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp' AND routed = ($8 = '*'))
   ORDER BY id LIMIT $5::bigint
   FOR UPDATE SKIP LOCKED
 ), stamped AS (
@@ -79,8 +79,8 @@ func (c *Claimer) Stamp(ctx context.Context, t *ledger.Tables, limit int, lease 
 		return batch, start, err
 	case err != nil:
 		return nil, nil, err
-	case start.Mode != claimmode.Stamp:
-		return nil, nil, ModeChanged(start.Mode)
+	case start.Differs(c.base, claimmode.Stamp) != nil:
+		return nil, nil, start.Differs(c.base, claimmode.Stamp)
 	case leased == 0:
 		return nil, start, nil
 	}

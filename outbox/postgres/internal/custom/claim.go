@@ -53,8 +53,8 @@ func (t *Table) Stamp(ctx context.Context, tables *ledger.Tables, limit int, lea
 	switch {
 	case err != nil:
 		return nil, nil, err
-	case start.Mode != claimmode.Stamp:
-		return nil, nil, claim.ModeChanged(start.Mode)
+	case start.Differs(t.Base, claimmode.Stamp) != nil:
+		return nil, nil, start.Differs(t.Base, claimmode.Stamp)
 	case len(p.Events) == 0:
 		return nil, start, nil
 	}

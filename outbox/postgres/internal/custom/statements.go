@@ -60,7 +60,7 @@ const (
 WITH picked AS MATERIALIZED (
   SELECT e.custom_id AS id, e.created_at AS created_at FROM custom_events e
   WHERE e.custom_id > $3::bigint AND e.custom_id <= $4::bigint AND e.group_id IS NULL
-    AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp')
+    AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp' AND NOT routed)
   ORDER BY e.custom_id LIMIT $5::bigint
   FOR UPDATE SKIP LOCKED
 ), stamped AS (
@@ -118,9 +118,9 @@ WITH orphans AS MATERIALIZED (
 
 	adoptSQL = orphansSQL + `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, error)
+                            attempts, outages, events, first_id, last_id, oldest_at, error, sink)
 SELECT group_id, $1, 'stamp', 'waiting', 0, clock_timestamp(), $2, 0,
-       0, 0, count(*), min(id), max(id), min(created_at), 'found without a ledger row'
+       0, 0, count(*), min(id), max(id), min(created_at), 'found without a ledger row', $4
 FROM adopted GROUP BY group_id
 RETURNING events::bigint`
 )

@@ -14,7 +14,7 @@ const (
 WITH picked AS MATERIALIZED (
   SELECT e.custom_id AS id, e.created_at AS created_at FROM custom_events e
   WHERE e.group_id IS NULL AND $3::bigint < $4::bigint
-    AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp')
+    AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp' AND NOT routed)
   LIMIT $5::bigint
   FOR UPDATE SKIP LOCKED
 ), stamped AS (
@@ -127,9 +127,9 @@ WHERE l.buffer = $1 AND s.group_id = l.group_id AND s.events <> l.events
 
 	adoptUUIDSQL = orphansSQL + `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, error, uuids)
+                            attempts, outages, events, first_id, last_id, oldest_at, error, sink, uuids)
 SELECT group_id, $1, 'stamp', 'waiting', 0, clock_timestamp(), $2, 0,
-       0, 0, n, first_id, first_id + n - 1, oldest_at, 'found without a ledger row', uuids
+       0, 0, n, first_id, first_id + n - 1, oldest_at, 'found without a ledger row', $4, uuids
 FROM (SELECT group_id, count(*) AS n, nextval('outbox_numbers') + 1 AS first_id, array_agg(id ORDER BY created_at, id) AS uuids,
              min(created_at) AS oldest_at
       FROM adopted GROUP BY group_id) block

@@ -35,7 +35,8 @@ WHERE s.match <> EXCLUDED.match OR s.batch_size <> EXCLUDED.batch_size
 RETURNING set_config('relay.changed', '1', true)`
 
 	countChangeSQL = `
-UPDATE outbox_buffers SET routes_no = routes_no + 1 WHERE buffer = $1 AND current_setting('relay.changed', true) = '1'`
+UPDATE outbox_buffers SET routed = true, routes_no = routes_no + 1
+WHERE buffer = $1 AND (current_setting('relay.changed', true) = '1' OR NOT routed)`
 
 	readRegistrySQL = `
 SELECT b.routes_no, s.sink, s.match, s.batch_size
