@@ -34,12 +34,14 @@ func (a *app) check(_ *cobra.Command, cfg *config.Config) error {
 			return err
 		}
 		p := &cfg.Pipelines[i]
-		a.warnOffline(p.Name, opened.Sink)
-		a.warnOffline(p.Name+": dead_letter.hook", opened.Hook)
-		line := fmt.Sprintf("ok  %s, %s, batches of %d, %s\n", route(p), plural(int64(p.Workers), "worker", "workers"), p.BatchSize, p.Schedule)
-		if _, err := io.WriteString(a.stdout, a.redact(line)); err != nil {
-			return err
+		for _, s := range opened.Sinks {
+			a.warnOffline(name(s.Config), s.Sink)
+			line := fmt.Sprintf("ok  %s, %s, batches of %d, %s\n", route(s.Config), plural(int64(s.Config.Workers), "worker", "workers"), s.Config.BatchSize, p.Schedule)
+			if _, err := io.WriteString(a.stdout, a.redact(line)); err != nil {
+				return err
+			}
 		}
+		a.warnOffline(p.Name+": dead_letter.hook", opened.Hook)
 	}
 	for _, w := range cfg.Warnings() {
 		a.printErr("warning: " + w.String())
@@ -58,7 +60,15 @@ func (a *app) warnOffline(name string, s sink.Sink) {
 
 // route describes a pipeline: its name, source and sink.
 func route(p *config.Pipeline) string {
-	return fmt.Sprintf("%s: %s (%s) -> %s (%s)", p.Name, p.Source.URL, p.Source.Table, p.Sink.URL, address(&p.Sink))
+	return fmt.Sprintf("%s: %s (%s) -> %s (%s)", name(p), p.Source.URL, p.Source.Table, p.Sink.URL, address(&p.Sink))
+}
+
+// name is the pipeline's name, with the sink's if it has several.
+func name(p *config.Pipeline) string {
+	if p.SinkName == "" {
+		return p.Name
+	}
+	return p.Name + "/" + p.SinkName
 }
 
 // address describes where in its sink a pipeline writes.

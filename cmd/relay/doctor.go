@@ -82,8 +82,12 @@ func (a *app) diagnose(ctx context.Context, cfg *config.Config, pipelines []*con
 	for i, opened := range pipelines {
 		p := &cfg.Pipelines[i]
 		checks = append(checks,
-			check{pipeline: i, run: opened.Buffer.Diagnose},
-			check{pipeline: i, run: func(ctx context.Context) []buffer.Finding { return diagnoseSink(ctx, "sink", &p.Sink, opened.Sink) }})
+			check{pipeline: i, run: opened.Buffer.Diagnose})
+		for _, s := range opened.Sinks {
+			checks = append(checks, check{pipeline: i, run: func(ctx context.Context) []buffer.Finding {
+				return diagnoseSink(ctx, strings.TrimSpace("sink "+s.Config.SinkName), &s.Config.Sink, s.Sink)
+			}})
+		}
 		if opened.Hook != nil {
 			checks = append(checks, check{pipeline: i, run: func(ctx context.Context) []buffer.Finding {
 				return diagnoseSink(ctx, "dead_letter.hook", p.DeadLetter.Hook, opened.Hook)
@@ -161,7 +165,9 @@ func (a *app) printDiagnosis(cfg *config.Config, d diagnosis) error {
 	}
 	var b strings.Builder
 	for i, p := range d.Pipelines {
-		b.WriteString(route(&cfg.Pipelines[i]) + "\n")
+		for _, one := range cfg.Pipelines[i].PerSink() {
+			b.WriteString(route(one) + "\n")
+		}
 		width := 0
 		for _, f := range p.Findings {
 			width = max(width, len(f.Subject))

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -73,15 +74,16 @@ func (a *app) preview(ctx context.Context, selected []*config.Pipeline, events i
 		return errors.Join(append(closeAll(pipelines), errs)...)
 	}
 	for i, opened := range pipelines {
-		p := selected[i]
-		result, err := previewPipeline(ctx, p, opened, events)
-		if err != nil {
-			a.fail(fmt.Errorf("%s: %w", p.Name, err))
-			continue
-		}
-		a.failed = a.failed || result.projectErr != nil
-		if err := a.printPreview(p, result, i > 0); err != nil {
-			return err
+		for n, s := range opened.Sinks {
+			result, err := previewSink(ctx, opened.Buffer, s, events)
+			if err != nil {
+				a.fail(fmt.Errorf("%s: %w", name(s.Config), err))
+				continue
+			}
+			a.failed = a.failed || result.projectErr != nil
+			if err := a.printPreview(s.Config, result, i+n > 0); err != nil {
+				return err
+			}
 		}
 	}
 	for _, err := range closeAll(pipelines) {
@@ -118,20 +120,24 @@ type rejection struct {
 	err   error
 }
 
-// previewPipeline reads the events that a claim would take, and prepares their requests.
-func previewPipeline(ctx context.Context, p *config.Pipeline, opened *config.Runtime, limit int) (result preview, err error) {
+// previewSink reads the events that a claim would take, and prepares the requests of one sink.
+func previewSink(ctx context.Context, from buffer.Buffer, s config.RuntimeSink, limit int) (result preview, err error) {
 	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
 	defer cancel()
-	previewer, ok := opened.Sink.(sink.Previewer)
+	previewer, ok := s.Sink.(sink.Previewer)
 	if !ok {
-		return result, fmt.Errorf("%s does not support preview", p.Sink.URL)
+		return result, fmt.Errorf("%s does not support preview", s.Config.Sink.URL)
 	}
-	b, err := opened.Buffer.Peek(ctx, limit)
+	patterns, err := buffer.ParsePatterns(s.Config.Match)
+	if err != nil {
+		return result, err
+	}
+	b, err := from.Peek(ctx, limit)
 	if err != nil {
 		return result, err
 	}
 	if b == nil {
-		err = result.readClaimed(ctx, opened.Buffer)
+		err = result.readClaimed(ctx, from)
 		return result, err
 	}
 	if result.events = b.Len(); b.ProjectErr != nil {
@@ -145,8 +151,9 @@ func previewPipeline(ctx context.Context, p *config.Pipeline, opened *config.Run
 			result.rejected = append(result.rejected, rejection{id, r.Err})
 		}
 	}
-	for sent := b.Events; len(sent) > 0; {
-		n := min(len(sent), p.BatchSize)
+	sent := slices.DeleteFunc(slices.Clone(b.Events), func(e outbox.Event) bool { return !patterns.Match(e.Topic) })
+	for len(sent) > 0 {
+		n := min(len(sent), s.Config.BatchSize)
 		if err := result.add(ctx, previewer, batchOf(b, sent[:n])); err != nil {
 			return result, err
 		}

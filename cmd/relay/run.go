@@ -70,8 +70,10 @@ func (a *app) run(cfg *config.Config) error {
 	}
 	for i := range cfg.Pipelines {
 		p := &cfg.Pipelines[i]
-		log.Info("pipeline started", "pipeline", p.Name,
-			"source", p.Source.URL, "table", p.Source.Table, "sink", p.Sink.URL, "address", address(&p.Sink))
+		for _, one := range p.PerSink() {
+			log.Info("pipeline started", "pipeline", name(one),
+				"source", p.Source.URL, "table", p.Source.Table, "sink", one.Sink.URL, "address", address(&one.Sink))
+		}
 	}
 	ended := make(chan []error, 1)
 	go func() {

@@ -57,6 +57,7 @@ func (p *Pipeline) check(r *reader, e entry, present entries) {
 	if h := p.DeadLetter.Hook; h != nil && h.target() != "" && h.target() == p.Sink.target() {
 		r.errorf(h.Place, "dead_letter.hook.url is the target of the sink, whose consumers would take dead letters for events; expected another target")
 	}
+	p.checkSinks(r, e, present)
 	p.checkCustomTable(r, e, present)
 	p.checkArchive(r)
 	p.checkWake(r, r.at(e, present, "wake"), r.at(e, present, "eager"))

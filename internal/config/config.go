@@ -74,7 +74,12 @@ type Pipeline struct {
 	Wake string
 	// Order is "none" or "key".
 	Order string
-	Sink  Sink
+	// Sink is the only sink; zero if there are Sinks. SinkName and Match are set if it is one of several: see PerSink.
+	Sink     Sink
+	SinkName string
+	Match    []string
+	// Sinks are several sinks; nil if there is a single one.
+	Sinks []RoutedSink
 	Retry Retry
 	// DeadLetter configures what happens to dead letters.
 	DeadLetter DeadLetter

@@ -8,6 +8,7 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -43,79 +44,166 @@ type Process struct {
 
 // Runtime is a pipeline that is ready to run.
 type Runtime struct {
-	*pipeline.Pipeline
 	Buffer buffer.Buffer
-	Sink   sink.Sink
+	// Sinks are its sinks in the order of the file; there is at least one.
+	Sinks []RuntimeSink
 	// Hook is nil if there is no dead-letter hook.
 	Hook sink.Sink
+
+	name string
+	// router claims for several sinks; nil for a single one.
+	router *pipeline.Router
 	// hook is the pipeline of the dead-letter hook, or nil.
 	hook *pipeline.Pipeline
 	// supervisor is the database's; nil before Supervise, and on SQLite.
 	supervisor *supervisor.Supervisor
 }
 
-// Close closes the buffer and the sinks. The pipeline must not run.
-func (o *Runtime) Close() error {
-	var errHook error
-	if o.Hook != nil {
-		errHook = o.Hook.Close()
-	}
-	return errors.Join(o.Sink.Close(), errHook, o.Buffer.Close())
+// RuntimeSink is a sink and the pipeline that sends to it.
+type RuntimeSink struct {
+	*pipeline.Pipeline
+	sink.Sink
+	// Config is the pipeline's configuration as this sink sees it; see [Pipeline.PerSink].
+	Config *Pipeline
 }
 
-// Run runs the pipeline and the pipeline of its dead-letter hook. See [pipeline.Pipeline.Run].
+// Close closes the sink. The pipeline must not run.
+func (s RuntimeSink) Close() error { return s.Sink.Close() }
+
+// Name is the pipeline's name.
+func (o *Runtime) Name() string { return o.name }
+
+// Close closes the buffer and the sinks. The pipeline must not run.
+func (o *Runtime) Close() error {
+	var errs []error
+	for _, s := range o.Sinks {
+		errs = append(errs, s.Close())
+	}
+	if o.Hook != nil {
+		errs = append(errs, o.Hook.Close())
+	}
+	if o.Buffer != nil {
+		errs = append(errs, o.Buffer.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Run runs the pipelines of all sinks and of the dead-letter hook. See [pipeline.Pipeline.Run].
 func (o *Runtime) Run(ctx, stop context.Context) error {
-	if o.hook == nil {
-		return o.Pipeline.Run(ctx, stop)
+	if o.hook == nil && o.router == nil {
+		return o.Sinks[0].Run(ctx, stop)
 	}
 	var group errgroup.Group
-	group.Go(func() error { return o.Pipeline.Run(ctx, stop) })
-	group.Go(func() error { return o.hook.Run(ctx, stop) })
+	if o.router != nil {
+		group.Go(func() error { return o.router.Run(ctx) })
+	}
+	for _, s := range o.Sinks {
+		group.Go(func() error { return s.Run(ctx, stop) })
+	}
+	if o.hook != nil {
+		group.Go(func() error { return o.hook.Run(ctx, stop) })
+	}
 	return group.Wait()
+}
+
+// Ready returns nil, or why events are not claimed, or why one of the sinks is not ready.
+func (o *Runtime) Ready() error {
+	if o.router == nil {
+		return o.Sinks[0].Ready()
+	}
+	if err := o.router.Ready(); err != nil {
+		return err
+	}
+	for _, s := range o.Sinks {
+		if err := s.Ready(); err != nil {
+			return fmt.Errorf("sink %s: %w", s.Config.SinkName, err)
+		}
+	}
+	return nil
+}
+
+// Status asks the buffer.
+func (o *Runtime) Status(ctx context.Context) (buffer.Status, error) { return o.Buffer.Status(ctx) }
+
+// Limits are the current limits: the events of the largest batch, and the batches sent at once to all sinks.
+func (o *Runtime) Limits() (batchSize, workers int) {
+	for _, s := range o.Sinks {
+		size, n := s.Limits()
+		batchSize, workers = max(batchSize, size), workers+n
+	}
+	return batchSize, workers
 }
 
 // Open connects to nothing. errors.As finds [Errors] in the error: the mistakes that only a driver finds.
 func (p *Pipeline) Open(process Process) (*Runtime, error) {
-	var (
-		o                           Runtime
-		errBuffer, errSink, errHook error
-	)
-	o.Buffer, errBuffer = p.openBuffer(process.Owner, process.pools)
-	errBuffer = withPlace(p.Source.Place, errBuffer)
-	o.Sink, errSink = p.openSink(&p.Sink, o.Buffer, process)
+	o := &Runtime{name: p.Name}
+	if err := p.open(o, process); err != nil {
+		return nil, errors.Join(err, o.Close())
+	}
+	return o, nil
+}
+
+func (p *Pipeline) open(o *Runtime, process Process) (err error) {
+	var wrong Errors
+	if o.Buffer, err = p.openBuffer(process.Owner, process.pools); err != nil {
+		o.Buffer, wrong = nil, validationErrors(withPlace(p.Source.Place, err))
+	}
+	for _, one := range p.PerSink() {
+		s, err := one.openSink(&one.Sink, o.Buffer, process)
+		if err != nil {
+			wrong = append(wrong, validationErrors(withPlace(one.Sink.Place, err))...)
+			continue
+		}
+		o.Sinks = append(o.Sinks, RuntimeSink{Sink: s, Config: one})
+	}
 	hook := p.DeadLetter.Hook
 	if hook != nil {
-		o.Hook, errHook = p.openSink(hook, o.Buffer, process)
-		errHook = withPlace(hook.Place, errHook)
-	}
-	wrong := validationErrors(errBuffer, withPlace(p.Sink.Place, errSink), errHook)
-	if wrong == nil {
-		process.Gate = cmp.Or(process.Gate, pipeline.NewGate()) // one for pipeline and hook
-		c := p.pipelineConfig(process)
-		c.Poll, c.Listener = p.wakes(o.Buffer, process.Log)
-		if p.Source.Driver != "sqlite" {
-			c.IdlePoll = idlePoll * time.Duration(max(1, process.pipelines))
-		}
-		var errNew, errNewHook error
-		o.Pipeline, errNew = pipeline.New(o.Buffer, o.Sink, c)
-		if hook != nil {
-			o.hook, errNewHook = pipeline.New(o.Buffer.DeadLetterQueue(), o.Hook, p.hookConfig(process))
-		}
-		if wrong = validationErrors(withPlace(p.Place, errNew), withPlace(p.Place, errNewHook)); wrong == nil {
-			return &o, nil
+		if o.Hook, err = p.openSink(hook, o.Buffer, process); err != nil {
+			o.Hook, wrong = nil, append(wrong, validationErrors(withPlace(hook.Place, err))...)
 		}
 	}
-	errs := []error{wrong}
-	if errBuffer == nil {
-		errs = append(errs, o.Buffer.Close())
+	if wrong != nil {
+		return wrong
 	}
-	if errSink == nil {
-		errs = append(errs, o.Sink.Close())
+	process.Gate = cmp.Or(process.Gate, pipeline.NewGate()) // one for all sinks and the hook
+	if err = p.join(o, process); err == nil && hook != nil {
+		o.hook, err = pipeline.New(o.Buffer.DeadLetterQueue(), o.Hook, p.hookConfig(process))
 	}
-	if hook != nil && errHook == nil {
-		errs = append(errs, o.Hook.Close())
+	if err != nil {
+		return withPlace(p.Place, err)
 	}
-	return nil, errors.Join(errs...)
+	return nil
+}
+
+// join makes the pipelines of the sinks and, for several, their router.
+func (p *Pipeline) join(o *Runtime, process Process) (err error) {
+	c := p.pipelineConfig(process)
+	c.Poll, c.Listener = p.wakes(o.Buffer, process.Log)
+	if p.Source.Driver != "sqlite" {
+		c.IdlePoll = idlePoll * time.Duration(max(1, process.pipelines))
+	}
+	if p.Sinks == nil {
+		o.Sinks[0].Pipeline, err = pipeline.New(o.Buffer, o.Sinks[0].Sink, c)
+		return err
+	}
+	router, ok := o.Buffer.(buffer.Router)
+	if !ok {
+		return fmt.Errorf("sinks is used with %s, which has a single sink", p.Source.Driver)
+	}
+	pipelines := map[string]*pipeline.Pipeline{}
+	for i := range o.Sinks {
+		s := &o.Sinks[i]
+		one := s.Config.pipelineConfig(process)
+		one.Routed, one.Log = true, cmp.Or(one.Log, slog.Default()).With("sink", s.Config.SinkName)
+		if s.Pipeline, err = pipeline.New(router.Sink(s.Config.SinkName), s.Sink, one); err != nil {
+			return err
+		}
+		pipelines[s.Config.SinkName] = s.Pipeline
+		c.BatchSize = max(c.BatchSize, one.BatchSize)
+	}
+	c.AutoBatchSize, c.AutoWorkers = false, false
+	o.router, err = pipeline.NewRouter(router, pipelines, c)
+	return err
 }
 
 // Open opens all pipelines, or none and lists the mistakes of all; see [Pipeline.Open]. each returns what the
@@ -182,7 +270,7 @@ func (p *Pipeline) openBuffer(owner string, pools map[string]*postgres.Pool) (bu
 		return postgres.Open(postgres.Config{
 			URL: s.URL.Reveal(), Table: s.Table, Schema: s.Schema, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
 			Ordered: p.ordered(), Claim: buffer.ClaimMode(p.Claim), Wake: p.wake(), Custom: s.Custom,
-			SharedRate: p.sharesRate(), Supervisor: s.Supervisor.Policy(),
+			Sinks: p.routes(), SharedRate: p.sharesRate(), Supervisor: s.Supervisor.Policy(),
 			Connections: p.connections(), Pool: pools[s.URL.Reveal()],
 		})
 	case "sqlite":
@@ -279,13 +367,16 @@ func (s *Sink) bucket(b buffer.Buffer) buffer.TokenBucket {
 
 // sharesRate reports whether the sink or the hook has a shared rate.
 func (p *Pipeline) sharesRate() bool {
-	return p.Sink.HTTP.RateShared || p.DeadLetter.Hook != nil && p.DeadLetter.Hook.HTTP.RateShared
+	return slices.ContainsFunc(p.PerSink(), func(one *Pipeline) bool { return one.Sink.HTTP.RateShared }) || p.DeadLetter.Hook != nil && p.DeadLetter.Hook.HTTP.RateShared
 }
 
 // bucketName is the name of the sink's bucket. A colon cannot be part of a pipeline's name.
 func (p *Pipeline) bucketName(s *Sink) string {
-	if s == p.DeadLetter.Hook {
+	switch {
+	case s == p.DeadLetter.Hook:
 		return p.Name + ":hook"
+	case p.SinkName != "":
+		return p.Name + "/" + p.SinkName
 	}
 	return p.Name
 }

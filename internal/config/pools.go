@@ -10,7 +10,13 @@ const maxShared = 32
 
 // connections is how many connections the pipeline's buffer has at most: one for each worker, and some for leases, counts
 // and the status.
-func (p *Pipeline) connections() int { return p.Workers + 4 }
+func (p *Pipeline) connections() int {
+	workers := 4
+	for _, one := range p.PerSink() {
+		workers += one.Workers
+	}
+	return workers
+}
 
 // pools returns a pool for each URL of PostgreSQL that several pipelines have. It connects to nothing.
 func (c *Config) pools() map[string]*postgres.Pool {

@@ -37,7 +37,9 @@ func newRedaction(c *Config, expanded []string) redaction {
 	for i := range c.Pipelines {
 		p := &c.Pipelines[i]
 		all = append(all, p.Source.URL)
-		all = append(all, p.Sink.secrets()...)
+		for _, one := range p.PerSink() {
+			all = append(all, one.Sink.secrets()...)
+		}
 		if p.DeadLetter.Hook != nil {
 			all = append(all, p.DeadLetter.Hook.secrets()...)
 		}
@@ -80,7 +82,11 @@ func (c *Config) publicNames() (all []string) {
 			schema, name, _ := buffer.SplitTable(table)
 			all = append(all, schema, name)
 		}
-		sinks := []*Sink{&p.Sink}
+		var sinks []*Sink
+		for _, one := range p.PerSink() {
+			all = append(all, one.SinkName)
+			sinks = append(sinks, &one.Sink)
+		}
 		if p.DeadLetter.Hook != nil {
 			sinks = append(sinks, p.DeadLetter.Hook)
 		}

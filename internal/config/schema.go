@@ -132,7 +132,11 @@ func (p *Pipeline) keys() []key {
 				"`auto` uses the trigger if it exists and polls otherwise. With `auto`, another `schedule` than the default or `eager: false` disables both.",
 		},
 		{name: "order", value: choice(&p.Order, "none", "key"), def: "none", help: "`key` keeps the order of events with the same key. See [Order](delivery.md#order)."},
-		{name: "sink", value: mapping{&p.Sink}, help: "Where batches are sent."},
+		{name: "sink", value: optional{mapping{&p.Sink}}, help: "Where batches are sent."},
+		{
+			name: "sinks", value: routedSinks{&p.Sinks},
+			help: "Several sinks instead of `sink`: each gets the events whose topic it matches. Every sink has the keys of `sink` and those below. See [Several sinks](sinks.md#several-sinks).",
+		},
 		{name: "retry", value: mapping{&p.Retry}, help: "When rejected events are retried."},
 		{name: "dead_letter", value: mapping{&p.DeadLetter}, help: "What happens to dead letters."},
 		{name: "archive", value: mapping{&p.Archive}, help: "A table for delivered events."},

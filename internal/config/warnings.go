@@ -31,7 +31,9 @@ func (c *Config) Warnings() (all []Warning) {
 			add(p.Source.Place, "source.url has no sslmode that requires TLS, so the password and all events may cross the network in clear text",
 				"add ?sslmode=verify-full, or require without a check of the server's certificate")
 		}
-		p.Sink.warn("sink", add)
+		for _, one := range p.PerSink() {
+			one.Sink.warn(cmp.Or(one.SinkName, "sink"), add)
+		}
 		if p.DeadLetter.Hook != nil {
 			p.DeadLetter.Hook.warn("dead_letter.hook", add)
 		}

@@ -98,8 +98,8 @@ var claimMutants = []mutant{
 	{
 		name: "a range is deleted from its first id to its last",
 		file: "outbox/postgres/internal/ledger/settle_events.go",
-		old:  "AND id <@ $4::int8multirange\n  AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)`",
-		new:  "AND $4::int8multirange IS NOT NULL\n  AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + newestSQL + `)`",
+		old:  "AND id <@ $4::int8multirange\n  AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)`",
+		new:  "AND $4::int8multirange IS NOT NULL\n  AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)`",
 		pkg:  "./outbox/postgres", test: "TestBufferRange/range",
 	},
 	{

@@ -105,7 +105,16 @@ func Run(ctx context.Context, p *config.Pipeline, c Config) (_ *Result, err erro
 	if err := opened.Buffer.Check(ctx); err != nil {
 		return nil, err
 	}
-	reader, unread, err := newSinkReader(ctx, p, opened.Sink, &outbox.Event{ID: 1, Topic: c.Topic, Payload: []byte("{}")})
+	var (
+		reader sinkReader
+		unread string
+	)
+	for _, s := range opened.Sinks { // the first that can be read
+		reader, unread, err = newSinkReader(ctx, s.Config, s.Sink, &outbox.Event{ID: 1, Topic: c.Topic, Payload: []byte("{}")})
+		if err == nil && unread == "" {
+			break
+		}
+	}
 	if r.Unread = unread; err != nil { // the sink may be unavailable; the probes will show it
 		r.Unread = err.Error()
 	}

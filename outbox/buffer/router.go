@@ -10,7 +10,7 @@ import (
 type Route struct {
 	// Sink is its name, unique within the buffer.
 	Sink string
-	// Match are patterns of topics (package topic); a sink without any takes every event.
+	// Match are patterns of topics, as [Patterns] has them; a sink without any takes every event.
 	Match []string
 	// BatchSize is the events that a batch of this sink may hold.
 	BatchSize int

@@ -69,7 +69,9 @@ type sinkQueue struct {
 func (q *sinkQueue) Check(ctx context.Context) error { return q.buffer.Check(ctx) }
 
 // Claim implements buffer.Claimer: a router claims.
-func (q *sinkQueue) Claim(context.Context, int, time.Duration) (*buffer.Lease, error) { return nil, nil }
+func (q *sinkQueue) Claim(context.Context, int, time.Duration) (*buffer.Lease, error) {
+	return nil, nil
+}
 
 // TakeOver implements buffer.Claimer.
 func (q *sinkQueue) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
-	"github.com/outboxrelay/relay/outbox/internal/topic"
 )
 
 // Table is a buffer's routes. It is safe for concurrent use.
@@ -17,14 +16,14 @@ type Table []route
 
 type route struct {
 	buffer.Route
-	topics topic.Patterns
+	topics buffer.Patterns
 }
 
 // NewTable returns the table of routes; the error is about a pattern.
 func NewTable(routes []buffer.Route) (Table, error) {
 	t := make(Table, len(routes))
 	for i, r := range routes {
-		topics, err := topic.Parse(r.Match)
+		topics, err := buffer.ParsePatterns(r.Match)
 		if err != nil {
 			return nil, fmt.Errorf("sink %s: %w", r.Sink, err)
 		}

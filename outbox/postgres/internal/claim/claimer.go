@@ -131,11 +131,11 @@ WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 // Start is what a claim reads before it looks.
 type Start struct {
 	watermark.Sequence
-	Mode  string
+	Mode string
 	// Routed reports whether events are claimed for several sinks.
 	Routed bool
-	clock time.Time
-	ends  time.Time
+	clock  time.Time
+	ends   time.Time
 }
 
 // Begin returns the first two steps of a claim. reset is called when its transaction begins, or begins again.

@@ -1,6 +1,4 @@
-// Package topic matches topics against patterns: tokens between dots, of which "*" stands for one token and "#" or ">"
-// at the end for one token or more, as in NATS subjects.
-package topic
+package buffer
 
 import (
 	"fmt"
@@ -9,16 +7,17 @@ import (
 	"unicode"
 )
 
-// Patterns is a set of patterns. The empty set matches every topic. It is safe for concurrent use.
+// Patterns is a set of patterns of topics: tokens between dots, of which "*" stands for one token and "#" or ">"
+// at the end for one token or more, as in NATS subjects. The empty set matches every topic. It is safe for concurrent use.
 type Patterns []pattern
 
 type pattern []string
 
-// Parse returns the set of patterns. The error is about the first that can never match.
-func Parse(patterns []string) (Patterns, error) {
+// ParsePatterns returns the set of patterns. The error is about the first that can never match.
+func ParsePatterns(patterns []string) (Patterns, error) {
 	set := make(Patterns, len(patterns))
 	for i, text := range patterns {
-		if err := check(text); err != nil {
+		if err := checkPattern(text); err != nil {
 			return nil, err
 		}
 		set[i] = strings.Split(text, ".")
@@ -26,7 +25,7 @@ func Parse(patterns []string) (Patterns, error) {
 	return set, nil
 }
 
-func check(text string) error {
+func checkPattern(text string) error {
 	tokens := strings.Split(text, ".")
 	for i, token := range tokens {
 		switch {

@@ -1,11 +1,11 @@
-package topic
+package buffer
 
 import (
 	"strings"
 	"testing"
 )
 
-func TestMatch(t *testing.T) {
+func TestPatterns_Match(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
 		patterns, topic string
@@ -34,7 +34,7 @@ func TestMatch(t *testing.T) {
 		{"*.b", "..b", false},
 		{"*.b", ".b", true},
 	} {
-		p, err := Parse(strings.Fields(c.patterns))
+		p, err := ParsePatterns(strings.Fields(c.patterns))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -44,17 +44,17 @@ func TestMatch(t *testing.T) {
 	}
 }
 
-func TestParse_NeverMatches(t *testing.T) {
+func TestParsePatterns_NeverMatches(t *testing.T) {
 	t.Parallel()
 	for _, pattern := range []string{"", ".", "a..b", "a.", ".a", "#.a", "a.>.b", "a.b*", "a.#b", "a b", "a.\tb", "**"} {
-		if _, err := Parse([]string{"ok", pattern}); err == nil {
+		if _, err := ParsePatterns([]string{"ok", pattern}); err == nil {
 			t.Errorf("pattern %q was accepted", pattern)
 		}
 	}
 }
 
-func BenchmarkMatch(b *testing.B) {
-	p, err := Parse([]string{"contact.*", "lead.#"})
+func BenchmarkPatterns_Match(b *testing.B) {
+	p, err := ParsePatterns([]string{"contact.*", "lead.#"})
 	if err != nil {
 		b.Fatal(err)
 	}

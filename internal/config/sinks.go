@@ -1,0 +1,157 @@
+package config
+
+import (
+	"github.com/goccy/go-yaml/ast"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+// RoutedSink is one of several sinks of a pipeline.
+type RoutedSink struct {
+	Sink
+	// At is where the sink begins in the file.
+	At Place
+	// Name is unique in the pipeline.
+	Name string
+	// Match are patterns of topics; nil means every topic.
+	Match []string
+	// BatchSize and Workers are the pipeline's unless they are set, and so is Retry.
+	BatchSize     int
+	AutoBatchSize bool
+	Workers       int
+	AutoWorkers   bool
+	Retry         Retry
+}
+
+// PerSink returns the pipeline as each of its sinks sees it: with its own sink, name, batch_size, workers and retry. A pipeline with
+// a single sink is returned itself.
+func (p *Pipeline) PerSink() []*Pipeline {
+	if p.Sinks == nil {
+		return []*Pipeline{p}
+	}
+	all := make([]*Pipeline, len(p.Sinks))
+	for i := range p.Sinks {
+		s, one := &p.Sinks[i], *p
+		one.Sinks, one.Sink, one.SinkName, one.Match = nil, s.Sink, s.Name, s.Match
+		one.BatchSize, one.AutoBatchSize, one.Workers, one.AutoWorkers, one.Retry = s.BatchSize, s.AutoBatchSize, s.Workers, s.AutoWorkers, s.Retry
+		all[i] = &one
+	}
+	return all
+}
+
+// routes are the sinks as the buffer knows them; nil for a single one.
+func (p *Pipeline) routes() []buffer.Route {
+	var routes []buffer.Route
+	for i := range p.Sinks {
+		s := &p.Sinks[i]
+		routes = append(routes, buffer.Route{Sink: s.Name, Match: s.Match, BatchSize: s.BatchSize})
+	}
+	return routes
+}
+
+// routedSinks is a list of sinks.
+type routedSinks struct{ into *[]RoutedSink }
+
+func (s routedSinks) expects() string { return "a list of at least one sink" }
+
+func (s routedSinks) read(r *reader, e entry) {
+	if e.node == nil {
+		return
+	}
+	sequence, ok := e.node.(*ast.SequenceNode)
+	if !ok {
+		r.wrongType(e, s.expects(), "")
+		return
+	}
+	if len(sequence.Values) == 0 {
+		r.errorf(r.place(e.node), "%s is empty; expected %s", e.path, s.expects())
+		return
+	}
+	*s.into = make([]RoutedSink, len(sequence.Values))
+	for i, node := range sequence.Values {
+		at := r.place(node)
+		(*s.into)[i].At = at
+		r.section(&(*s.into)[i], entry{path: e.path, title: "a sink", key: at, node: node})
+	}
+}
+
+// ownKeys are the keys that a sink has as one of several.
+func (s *RoutedSink) ownKeys() []key {
+	return []key{
+		{name: "name", value: name(&s.Name), required: true, help: "The name in metrics, logs and dead letters; unique in the pipeline."},
+		{name: "match", value: patterns(&s.Match), help: "The topics that the sink gets: `*` is one token between dots, `#` or `>` at the end one or more. Default: every topic."},
+		{
+			name: "batch_size", value: orAuto(&s.AutoBatchSize, &s.BatchSize, 10_000, integer(&s.BatchSize, 1, 1_000_000)),
+			help: "As the pipeline's, which is the default.",
+		},
+		{name: "workers", value: orAuto(&s.AutoWorkers, &s.Workers, 32, integer(&s.Workers, 1, 10_000)), help: "As the pipeline's, which is the default."},
+		{name: "retry", value: optional{mapping{&s.Retry}}, help: "As the pipeline's, which is the default."},
+	}
+}
+
+func (s *RoutedSink) keys() []key { return append(s.ownKeys(), s.Sink.keys()...) }
+
+// patterns are patterns of topics.
+func patterns(into *[]string) list[string] {
+	return list[string]{"a list of patterns such as orders.* or orders.#", into, func(s *string) scalar {
+		return scalar{what: "a pattern such as orders.* or orders.#", kind: asText, set: func(in input) error {
+			_, err := buffer.ParsePatterns([]string{in.text})
+			if err == nil {
+				*s = in.text
+			}
+			return err
+		}}
+	}}
+}
+
+// checkSinks completes the sinks and checks them against each other.
+func (p *Pipeline) checkSinks(r *reader, e entry, present entries) {
+	_, single := present["sink"]
+	several, given := present["sinks"]
+	switch {
+	case single && given:
+		r.errorf(several.key, "sinks is used together with sink; expected one of them")
+		return
+	case !single && !given:
+		r.errorf(e.key, "sink is missing; expected sink, or sinks for several")
+		return
+	case !given:
+		return
+	}
+	switch {
+	case p.Source.Driver == "sqlite":
+		r.errorf(several.key, "sinks is used with SQLite, which has a single sink for now; expected sink")
+	case p.Source.Custom.Is() || p.Source.Preset != "":
+		r.errorf(several.key, "sinks is used with a custom table, which has a single sink for now; expected sink")
+	case p.Order == "key":
+		r.errorf(several.key, "sinks is used with order: key, which has a single sink for now; expected sink")
+	}
+	names, targets := map[string]Place{}, map[string]Place{}
+	for i := range p.Sinks {
+		s := &p.Sinks[i]
+		if s.BatchSize == 0 {
+			s.BatchSize, s.AutoBatchSize = p.BatchSize, p.AutoBatchSize
+		}
+		if s.Workers == 0 {
+			s.Workers, s.AutoWorkers = p.Workers, p.AutoWorkers
+		}
+		if s.Retry == (Retry{}) {
+			s.Retry = p.Retry
+		}
+		if s.Name == "default" {
+			r.errorf(s.At, `sinks.name is "default", the name of the sink of a pipeline that has one; expected another`)
+		}
+		if first, twice := names[s.Name]; twice && s.Name != "" {
+			r.errorf(s.At, "sinks.name is %s, which the sink on line %d already has; expected another", quote(s.Name), first.Line)
+		}
+		names[s.Name] = s.At
+		target := s.target()
+		if first, twice := targets[target]; twice && target != "" {
+			r.errorf(s.Place, "sinks.url is the target of the sink on line %d, where events would arrive twice; expected another, or one sink that matches both", first.Line)
+		}
+		targets[target] = s.At
+		if h := p.DeadLetter.Hook; h != nil && target != "" && h.target() == target {
+			r.errorf(h.Place, "dead_letter.hook.url is the target of a sink, whose consumers would take dead letters for events; expected another target")
+		}
+	}
+}
