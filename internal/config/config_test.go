@@ -227,7 +227,7 @@ func TestPlace_MatchesEditors(t *testing.T) {
 		got = append(got, strings.Join(strings.SplitN(line, " ", 3)[:2], " "))
 	}
 	want := []string{
-		"f:2:14: log.level", "f:2:26: log.format", "f:4:3: source.url", "f:4:3: sink.url", "f:4:9: name",
+		"f:2:14: log.level", "f:2:26: log.format", "f:4:3: source.url", "f:4:3: sink", "f:4:9: name",
 		"f:5:18: batch_size", "f:8:10: retry.max",
 	}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -27,12 +27,19 @@ func documented() []row {
 				walk(here, v.section)
 			case pipelines:
 				walk(here, &Pipeline{})
+			case routedSinks:
+				walk(here, own{&RoutedSink{}})
 			}
 		}
 	}
 	walk(nil, &Config{})
 	return rows
 }
+
+// own is one of several sinks without the keys that every sink has.
+type own struct{ *RoutedSink }
+
+func (o own) keys() []key { return o.ownKeys() }
 
 type row struct {
 	key
@@ -52,7 +59,7 @@ func (r row) file(value string) string {
 		}
 		fmt.Fprintf(&text, "%s%s:\n", indent, name)
 		indent += "  "
-		if name == "pipelines" {
+		if name == "pipelines" || name == "sinks" {
 			fmt.Fprintf(&text, "%s- name: x\n", indent)
 			indent += "  "
 		}

@@ -113,7 +113,7 @@ func (p *Pipeline) checkSinks(r *reader, e entry, present entries) {
 		r.errorf(several.key, "sinks is used together with sink; expected one of them")
 		return
 	case !single && !given:
-		r.errorf(e.key, "sink is missing; expected sink, or sinks for several")
+		r.errorf(e.key, "sink is missing; expected sink with a url such as redis://host:6379/0, or sinks for several")
 		return
 	case !given:
 		return
