@@ -77,6 +77,8 @@ func (p *Pipeline) logAttrs() []any {
 	}
 	wake := "schedule"
 	switch {
+	case c.Routed:
+		wake = "router"
 	case c.Listener != nil:
 		wake = "notify, otherwise poll" // the listener logs when it cannot listen
 	case c.Poll:

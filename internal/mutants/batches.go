@@ -420,8 +420,8 @@ var batchMutants = []mutant{
 	{
 		name: "each pipeline has a gate of its own",
 		file: "internal/config/open.go",
-		old:  "		process.Gate = cmp.Or(process.Gate, pipeline.NewGate()) // one for pipeline and hook",
-		new:  "		process.Gate = pipeline.NewGate()",
+		old:  "	process.Gate = cmp.Or(process.Gate, pipeline.NewGate()) // one for all sinks and the hook",
+		new:  "	process.Gate = pipeline.NewGate()",
 		pkg:  "./cmd/relay", test: "TestSuspects_OtherPipelinesAreNotBlamed",
 	},
 	{
