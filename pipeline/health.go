@@ -85,15 +85,12 @@ func (h *health) waits() bool {
 	return h.waiting
 }
 
-// full reports whether so many batches wait that the sink has no room for more.
+// full reports whether batches are due, or so many wait, that no more should be claimed for the sink.
 func (h *health) full(most int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.waitingBatches >= most || h.due >= maxAhead
+	return h.waitingBatches >= most || h.due > 0
 }
-
-// maxAhead is how many due batches of a sink are routed ahead.
-const maxAhead = 100
 
 func (h *health) addDue(n int) {
 	h.mu.Lock()

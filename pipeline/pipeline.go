@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -38,7 +39,12 @@ type Pipeline struct {
 	health    health
 	recovered recoveries
 	limiter   *limiter
-	announced chan struct{} // a router has put a batch into the queue
+
+	// With a router:
+	announced chan struct{} // it has put a batch into the queue
+	handed    chan handed   // batches for workers that it has reserved
+	idle      atomic.Int64  // workers that are free and not reserved
+	onIdle    func()        // is called when there is one more
 }
 
 // New joins buffer and sink, which stay the caller's to close, after Run.
@@ -50,7 +56,8 @@ func New(b buffer.Queue, s sink.Sink, c Config) (*Pipeline, error) {
 	p := &Pipeline{
 		config: c, buffer: b, sink: s,
 		health:  health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting, sinkErr: errStarting},
-		limiter: newLimiter(c), announced: make(chan struct{}, 1),
+		limiter: newLimiter(c), announced: make(chan struct{}, 1), onIdle: func() {},
+		handed: make(chan handed, maxInFlight(c.Workers)),
 	}
 	if l, ok := b.(logging); ok {
 		l.SetLog(c.Log)
@@ -139,20 +146,31 @@ func (p *Pipeline) drain() {
 
 // serve uses the distributor's tickets, one after the other.
 func (p *Pipeline) serve(ctx, stop context.Context, d *distributor.Distributor, c *claimer.Claimer) error {
+	if p.config.Routed {
+		return p.serveRouted(ctx, stop, d, c)
+	}
 	for ticket := range d.Tickets() {
 		if ctx.Err() != nil { // issued before the stop
 			return nil
 		}
-		p.limiter.begin()
-		report, err := p.work(ctx, stop, c, ticket)
-		p.limiter.end()
-		if err != nil && ctx.Err() != nil {
-			return err // a stop must not conceal what it leaves behind
+		if err := p.use(ctx, stop, d, c, ticket); err != nil {
+			return err
 		}
-		d.Done(report)
-		if p.config.Ordered && report.Ticket.Due && report.Events > 0 {
-			d.RecountDue() // another part of the same batch may have waited for this one
-		}
+	}
+	return nil
+}
+
+// use uses a ticket. The error is what a stop leaves behind, which it must not conceal.
+func (p *Pipeline) use(ctx, stop context.Context, d *distributor.Distributor, c *claimer.Claimer, ticket distributor.Ticket) error {
+	p.limiter.begin()
+	report, err := p.work(ctx, stop, c, ticket)
+	p.limiter.end()
+	if err != nil && ctx.Err() != nil {
+		return err
+	}
+	d.Done(report)
+	if p.config.Ordered && report.Ticket.Due && report.Events > 0 {
+		d.RecountDue() // another part of the same batch may have waited for this one
 	}
 	return nil
 }
@@ -237,32 +255,50 @@ func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket di
 			"events", l.Len(), "first_id", l.FirstID, "unfinished", l.UnfinishedLeases-1)
 	}
 	p.config.Observer.Claimed(l, report.Took)
-	claimed := time.Now()
 	report.Events = max(1, l.Len())
 	report.Full = l.Len() >= limit || l.Cut
 	report.Cut = report.Full && l.Len() < ticket.BatchSize
 	p.limiter.weigh(l)
 
+	fresh := claimed{limit: limit, began: began, ended: time.Now()}
+	if ticket.Due {
+		fresh = claimed{}
+	}
 	leaseCtx, end := c.KeepAlive(stop, l)
 	defer end()
 	p.read(leaseCtx, c, l)
-	done, err := p.worker.Work(leaseCtx, stop, l, acquireSlot, leave)
+	done, err := p.deliver(leaseCtx, stop, l, fresh, acquireSlot, leave)
 	report.PutBack, report.DueIn = done.PutBack, done.DueIn
-	if !ticket.Due {
+	return report, err
+}
+
+// claimed is how a batch of fresh events was claimed; zero for one that was taken over.
+type claimed struct {
+	limit        int
+	began, ended time.Time
+}
+
+// deliver sends and settles a leased batch; the error is that of work.
+func (p *Pipeline) deliver(
+	leaseCtx, stop context.Context, l *buffer.Lease, fresh claimed, acquireSlot delivery.AcquireSlot, leave func(),
+) (done delivery.Report, err error) {
+	events := l.Len()
+	done, err = p.worker.Work(leaseCtx, stop, l, acquireSlot, leave)
+	if fresh != (claimed{}) {
 		p.limiter.record(stop, sample{
-			limit: limit, events: l.Len(), claimed: began, ended: time.Now(),
-			sent: done.Sent, took: claimed.Sub(began) + done.Sent + done.Settled, answer: done.Answer,
+			limit: fresh.limit, events: events, claimed: fresh.began, ended: time.Now(),
+			sent: done.Sent, took: fresh.ended.Sub(fresh.began) + done.Sent + done.Settled, answer: done.Answer,
 		})
 	}
 	if err == nil {
-		if report.PutBack && stop.Err() != nil {
+		if done.PutBack && stop.Err() != nil {
 			err = fmt.Errorf("batch %s was put back unfinished: %w", l.GroupID, context.Cause(stop))
 		}
-		return report, err
+		return done, err
 	}
 	p.config.Log.WarnContext(stop, "finishing a batch failed", "group_id", l.GroupID, "error", err)
 	if errors.Is(err, buffer.ErrLeaseLost) || errors.Is(err, sink.ErrFenced) {
 		err = nil // its new owner settles it
 	}
-	return report, err
+	return done, err
 }

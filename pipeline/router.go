@@ -2,10 +2,12 @@ package pipeline
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/outboxrelay/relay/claimer"
 	"github.com/outboxrelay/relay/delivery"
 	"github.com/outboxrelay/relay/distributor"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -14,12 +16,18 @@ import (
 // Router claims the events of one buffer for several sinks, each of which is served by a pipeline on its queue
 // (buffer.Router). Make one with NewRouter.
 //
-//	distributor ──tickets──▶ Route ──▶ queue of each sink ──announce──▶ its pipeline
+//	distributor ──tickets──▶ Route ──▶ a free worker of each sink
+//	                           └─────▶ the queue of a sink without one ──announce──▶ its pipeline
 type Router struct {
 	config Config
 	buffer buffer.Router
 	sinks  map[string]*Pipeline
 	health health
+	// wanted receives when a sink has a worker free.
+	wanted chan struct{}
+
+	mu     sync.Mutex
+	weight weight
 }
 
 // routers is how many claims are routed at once: one is claimed while another is routed.
@@ -35,10 +43,14 @@ func NewRouter(b buffer.Router, sinks map[string]*Pipeline, c Config) (*Router, 
 	if l, ok := b.(logging); ok {
 		l.SetLog(c.Log)
 	}
-	return &Router{
-		config: c, buffer: b, sinks: sinks,
+	r := &Router{
+		config: c, buffer: b, sinks: sinks, wanted: make(chan struct{}, 1),
 		health: health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting},
-	}, nil
+	}
+	for _, p := range sinks {
+		p.onIdle = r.onIdle
+	}
+	return r, nil
 }
 
 // Ready returns nil while events are claimed and routed; otherwise why not, a *NotReady.
@@ -72,14 +84,48 @@ func (r *Router) Run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// allow lets events be claimed while a sink has room for them. What waits for the others costs a ledger row a batch.
-func (r *Router) allow(context.Context) int {
-	for _, p := range r.sinks {
-		if !p.health.full(p.config.MaxWaiting) {
-			return routers
+// maxWait is how long allow waits for a free worker.
+const maxWait = 250 * time.Millisecond
+
+// allow lets events be claimed while a sink wants a batch, and waits for that a moment. What the others get then waits in their
+// queues, and costs a ledger row a batch.
+func (r *Router) allow(ctx context.Context) int {
+	wait := time.NewTimer(maxWait)
+	defer wait.Stop()
+	for {
+		for _, p := range r.sinks {
+			if p.wants() {
+				return routers
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return 0
+		case <-wait.C:
+			return 0
+		case <-r.wanted:
 		}
 	}
-	return 0
+}
+
+func (r *Router) onIdle() {
+	select {
+	case r.wanted <- struct{}{}:
+	default:
+	}
+}
+
+// fit returns how many events a claim may take of limit, as limiter.fit does.
+func (r *Router) fit(limit int) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.weight.fit(limit)
+}
+
+func (r *Router) weigh(routed *buffer.Routed) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.weight.record(routed.Events, routed.Bytes)
 }
 
 // route uses one ticket. ctx is not the router's: a claim that a signal cuts off would wait until its lease is over.
@@ -87,17 +133,37 @@ func (r *Router) route(ctx context.Context, ticket distributor.Ticket) distribut
 	report := distributor.Report{Ticket: ticket}
 	ctx, cancel := context.WithTimeout(ctx, routeTimeout)
 	defer cancel()
-	began := time.Now()
-	var routed *buffer.Routed
+	var (
+		routed   *buffer.Routed
+		began    = time.Now()
+		limit    = r.fit(ticket.BatchSize)
+		reserved = map[string]int{}
+	)
 	err := delivery.Guard(func() (err error) {
 		if ticket.Due {
 			routed, err = r.buffer.RouteDue(ctx, r.config.Lease)
 			return err
 		}
-		routed, err = r.buffer.Route(ctx, ticket.BatchSize, r.config.Lease)
+		routed, err = r.buffer.Route(ctx, limit, r.config.Lease, func(sink string) bool {
+			p := r.sinks[sink]
+			if p == nil || !p.reserve() {
+				return false
+			}
+			reserved[sink]++
+			return true
+		})
 		return err
 	})
 	report.Took = time.Since(began)
+	if err == nil && routed != nil {
+		for _, l := range routed.Leases {
+			reserved[l.Sink]--
+			r.sinks[l.Sink].handOver(l.Lease, began)
+		}
+	}
+	for sink, n := range reserved { // for batches that became none
+		r.sinks[sink].release(n)
+	}
 	if ticket.Due {
 		r.health.takeOver(err)
 	} else {
@@ -118,8 +184,10 @@ func (r *Router) route(ctx context.Context, ticket distributor.Ticket) distribut
 			p.announce()
 		}
 	}
+	r.weigh(routed)
 	report.Events = max(1, routed.Events)
-	report.Full = routed.Events >= ticket.BatchSize
+	report.Full = routed.Events >= limit
+	report.Cut = report.Full && routed.Events < ticket.BatchSize
 	return report
 }
 
@@ -160,4 +228,96 @@ func (p *Pipeline) followRouter(ctx context.Context, recount func()) {
 			recount()
 		}
 	}
+}
+
+// handed is a batch that a router has claimed for this pipeline.
+type handed struct {
+	*buffer.Lease
+	began time.Time // when the claim began
+}
+
+// wants reports whether a router should claim for this pipeline: a worker is free, nothing is due, and the sink takes any number of
+// batches.
+func (p *Pipeline) wants() bool {
+	return p.idle.Load() > 0 && !p.worker.Paused() && !p.health.full(p.config.MaxWaiting)
+}
+
+// reserve reserves a free worker for a batch that a router is about to claim.
+func (p *Pipeline) reserve() bool {
+	if !p.wants() {
+		return false
+	}
+	if p.idle.Add(-1) >= 0 {
+		return true
+	}
+	p.idle.Add(1)
+	return false
+}
+
+// release gives back reserved workers.
+func (p *Pipeline) release(n int) {
+	if n > 0 {
+		p.idle.Add(int64(n))
+		p.onIdle()
+	}
+}
+
+// handOver gives a batch to a reserved worker. It never blocks.
+func (p *Pipeline) handOver(l *buffer.Lease, began time.Time) {
+	p.config.Observer.Claimed(l, time.Since(began))
+	p.limiter.weigh(l)
+	p.handed <- handed{l, began}
+}
+
+// serveRouted is serve for a pipeline with a router.
+func (p *Pipeline) serveRouted(ctx, stop context.Context, d *distributor.Distributor, c *claimer.Claimer) error {
+	tickets := d.Tickets()
+	for {
+		p.idle.Add(1)
+		p.onIdle()
+		select {
+		case h := <-p.handed: // the router has reserved this worker, or one like it
+			if err := p.workHanded(ctx, stop, c, h); err != nil && ctx.Err() != nil {
+				return err
+			}
+			continue
+		case ticket, ok := <-tickets:
+			p.idle.Add(-1)
+			if !ok || ctx.Err() != nil {
+				return p.workRest(ctx, stop, c)
+			}
+			if err := p.use(ctx, stop, d, c, ticket); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// workRest works on what was handed over until the router ended, which is before ctx is done.
+func (p *Pipeline) workRest(ctx, stop context.Context, c *claimer.Claimer) error {
+	for {
+		select {
+		case h := <-p.handed:
+			if err := p.workHanded(ctx, stop, c, h); err != nil {
+				return err
+			}
+		default:
+			return nil
+		}
+	}
+}
+
+// workHanded sends and settles a batch that a router has claimed.
+func (p *Pipeline) workHanded(ctx, stop context.Context, c *claimer.Claimer, h handed) error {
+	p.limiter.begin()
+	defer p.limiter.end()
+	leaseCtx, end := c.KeepAlive(stop, h.Lease)
+	defer end()
+	leave, ok := p.config.Gate.enter(stop)
+	if !ok {
+		return context.Cause(stop)
+	}
+	defer leave()
+	_, err := p.deliver(leaseCtx, stop, h.Lease, claimed{limit: p.config.BatchSize, began: h.began, ended: time.Now()}, delivery.AcquireSlot(p.limiter.slots.acquire), leave)
+	return err
 }

@@ -94,14 +94,20 @@ func (o *Runtime) Run(ctx, stop context.Context) error {
 		return o.Sinks[0].Run(ctx, stop)
 	}
 	var group errgroup.Group
-	if o.router != nil {
-		group.Go(func() error { return o.router.Run(ctx) })
-	}
-	for _, s := range o.Sinks {
-		group.Go(func() error { return s.Run(ctx, stop) })
-	}
 	if o.hook != nil {
 		group.Go(func() error { return o.hook.Run(ctx, stop) })
+	}
+	sinksCtx := ctx
+	if o.router != nil { // what it has claimed when ctx ends is sent
+		routed, cancel := context.WithCancel(stop)
+		sinksCtx = routed
+		group.Go(func() error {
+			defer cancel()
+			return o.router.Run(ctx)
+		})
+	}
+	for _, s := range o.Sinks {
+		group.Go(func() error { return s.Run(sinksCtx, stop) })
 	}
 	return group.Wait()
 }

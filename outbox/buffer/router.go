@@ -22,9 +22,10 @@ type Route struct {
 // Its methods are safe for concurrent use.
 type Router interface {
 	Inspector
-	// Route claims up to limit unclaimed events and puts each into a batch of every sink that takes it. Those batches
-	// are due at once. nil, nil: there is nothing to claim.
-	Route(ctx context.Context, limit int, lease time.Duration) (*Routed, error)
+	// Route claims up to limit unclaimed events and puts each into a batch of every sink that takes it. take is called once for
+	// each of those batches and must be quick; if it returns true, the batch is leased, and in Routed.Leases. The others are
+	// due at once. nil, nil: there is nothing to claim.
+	Route(ctx context.Context, limit int, lease time.Duration, take func(sink string) bool) (*Routed, error)
 	// RouteDue routes events that a process claimed and did not route before it ended. nil, nil: there are none.
 	RouteDue(ctx context.Context, lease time.Duration) (*Routed, error)
 	// Sink returns the queue of a sink. It claims nothing: Claim returns nil, nil.
@@ -33,10 +34,18 @@ type Router interface {
 
 // Routed is what a router put into batches.
 type Routed struct {
-	// Events were claimed.
-	Events int
-	// Sinks got a batch.
+	// Events were claimed; Bytes is how many they have, as MaxBytes counts them.
+	Events, Bytes int
+	// Sinks got a batch that is due.
 	Sinks []string
+	// Leases are the batches that this process sends at once. They share the bytes of their events.
+	Leases []SinkLease
+}
+
+// SinkLease is a leased batch of a sink.
+type SinkLease struct {
+	Sink string
+	*Lease
 }
 
 // Add adds a sink, once.

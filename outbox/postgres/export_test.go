@@ -12,5 +12,5 @@ func SetStatementTimeout(b *Buffer, d time.Duration) { b.db.StatementTimeout = d
 
 // RouteLease routes a batch that Claim returned.
 func RouteLease(ctx context.Context, b *Buffer, batch *buffer.Lease) (*buffer.Routed, error) {
-	return b.route(ctx, batch)
+	return b.routes.Route(ctx, &b.table.Load().Tables, batch, time.Minute, takeNone)
 }

@@ -11,13 +11,31 @@ import (
 )
 
 // Route implements buffer.Router.
-func (b *Buffer) Route(ctx context.Context, limit int, lease time.Duration) (*buffer.Routed, error) {
+func (b *Buffer) Route(ctx context.Context, limit int, lease time.Duration, take func(sink string) bool) (*buffer.Routed, error) {
 	batch, err := b.Claim(ctx, limit, lease)
 	if err != nil || batch == nil {
 		return nil, err
 	}
-	return b.route(ctx, batch)
+	t, err := b.ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if batch.NotRead == nil {
+		return b.routes.Route(ctx, &t.Tables, batch, lease, take)
+	}
+	part := batch.PartSize
+	if batch, err = ledger.ReadTopics(ctx, b.Ledger, &t.Tables, batch.Unread()); err != nil {
+		return nil, err
+	}
+	routed, err := b.routes.Route(ctx, &t.Tables, batch, lease, takeNone)
+	if err == nil {
+		routed.Bytes = routed.Events * (buffer.MaxBytes / max(1, part))
+	}
+	return routed, err
 }
+
+// takeNone leaves all batches to those that take over.
+func takeNone(string) bool { return false }
 
 // RouteDue implements buffer.Router.
 func (b *Buffer) RouteDue(ctx context.Context, lease time.Duration) (*buffer.Routed, error) {
@@ -38,20 +56,9 @@ func (b *Buffer) RouteDue(ctx context.Context, lease time.Duration) (*buffer.Rou
 		case batch.DeliveryRecorded(): // no sink takes them
 			return &buffer.Routed{Events: batch.Len()}, b.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Delivered}})
 		}
-		return b.route(ctx, batch)
+		return b.routes.Route(ctx, &t.Tables, batch, lease, takeNone)
 	}
 	return nil, nil
-}
-
-func (b *Buffer) route(ctx context.Context, batch *buffer.Lease) (*buffer.Routed, error) {
-	if batch.NotRead != nil { // it is taken over when its lease is over
-		return nil, batch.NotRead
-	}
-	t, err := b.ready(ctx)
-	if err != nil {
-		return nil, err
-	}
-	return b.routes.Route(ctx, &t.Tables, batch)
 }
 
 // Sink implements buffer.Router.

@@ -85,7 +85,7 @@ func TestRoute(t *testing.T) {
 		p := newMigratedDB(t, buffertest.Options{Claim: mode})
 		b := openSinks(t, p, "first", mode, threeSinks...)
 		insertTopics(t, p, "contact.new", "order.new", "contact.old", "order.odd")
-		routed, err := b.Route(t.Context(), 100, lease)
+		routed, err := b.Route(t.Context(), 100, lease, keepNone)
 		check(t, err)
 		if routed == nil || routed.Events != 4 || len(routed.Sinks) != 3 {
 			t.Fatalf("routed %+v, want 4 events to 3 sinks", routed)
@@ -110,7 +110,7 @@ func TestRoute(t *testing.T) {
 				t.Errorf("%d rows are left in %s", n, table)
 			}
 		}
-		if again, err := b.Route(t.Context(), 100, lease); again != nil || err != nil {
+		if again, err := b.Route(t.Context(), 100, lease, keepNone); again != nil || err != nil {
 			t.Errorf("routed %+v again, %v", again, err)
 		}
 	})
@@ -122,7 +122,7 @@ func TestRoute_Unmatched(t *testing.T) {
 		p := newMigratedDB(t, buffertest.Options{Claim: mode})
 		b := openSinks(t, p, "first", mode, threeSinks[1])
 		insertTopics(t, p, "order.new", "contact.new", "x")
-		_, err := b.Route(t.Context(), 100, lease)
+		_, err := b.Route(t.Context(), 100, lease, keepNone)
 		check(t, err)
 		if routed, err := b.RouteDue(t.Context(), lease); err != nil || routed == nil || routed.Events != 2 {
 			t.Fatalf("deleted %+v, %v; want 2 events", routed, err)
@@ -179,7 +179,7 @@ func TestRoute_ChangedRegistry(t *testing.T) {
 		check(t, openSinks(t, p, "new", mode, threeSinks[:2]...).Check(t.Context()))
 		check(t, openSinks(t, p, "old again", mode, threeSinks[0]).Check(t.Context())) // removes none
 		insertTopics(t, p, "contact.new")
-		routed, err := old.Route(t.Context(), 100, lease)
+		routed, err := old.Route(t.Context(), 100, lease, keepNone)
 		check(t, err)
 		if routed == nil || fmt.Sprint(routed.Sinks) != "[all crm]" {
 			t.Errorf("routed %+v, want to all and crm", routed)
@@ -205,14 +205,29 @@ func TestSinks_Workers(t *testing.T) {
 		done := make(chan struct{})
 		var mu sync.Mutex
 		settled := map[string]map[int64]int{}
+		record := func(sink string, ids []int64) {
+			mu.Lock()
+			defer mu.Unlock()
+			if settled[sink] == nil {
+				settled[sink] = map[int64]int{}
+			}
+			for _, id := range ids {
+				settled[sink][id]++
+			}
+		}
 		for _, b := range buffers {
 			workers.Go(func() {
 				for {
-					routed, err := b.Route(t.Context(), 50, lease)
+					routed, err := b.Route(t.Context(), 50, lease, func(string) bool { return rand.IntN(2) == 0 })
 					if err == nil && routed == nil {
 						routed, err = b.RouteDue(t.Context(), lease)
 					}
 					check(t, err)
+					if routed != nil {
+						for _, l := range routed.Leases {
+							record(l.Sink, settleAtRandom(t, b.Sink(l.Sink), l.Lease))
+						}
+					}
 					if routed == nil {
 						select {
 						case <-done:
@@ -237,15 +252,7 @@ func TestSinks_Workers(t *testing.T) {
 									continue
 								}
 							}
-							sent := settleAtRandom(t, q, batch)
-							mu.Lock()
-							if settled[r.Sink] == nil {
-								settled[r.Sink] = map[int64]int{}
-							}
-							for _, id := range sent {
-								settled[r.Sink][id]++
-							}
-							mu.Unlock()
+							record(r.Sink, settleAtRandom(t, q, batch))
 						}
 					})
 				}
@@ -355,7 +362,7 @@ func TestReplay_Routed(t *testing.T) {
 				p := newMigratedDB(t, buffertest.Options{Claim: mode})
 				b := openSinks(t, p, "first", mode, threeSinks[:2]...)
 				insertTopics(t, p, "contact.new", "contact.old")
-				_, err := b.Route(t.Context(), 100, lease)
+				_, err := b.Route(t.Context(), 100, lease, keepNone)
 				check(t, err)
 				all, crm := b.Sink("all"), b.Sink("crm")
 				dies := takeOverOf(t, crm, "contact.new", "contact.old")
@@ -393,7 +400,7 @@ func TestReplay_Unmatched(t *testing.T) {
 		p := newMigratedDB(t, buffertest.Options{Claim: mode})
 		b := openSinks(t, p, "first", mode, threeSinks[1])
 		insertTopics(t, p, "x.odd")
-		_, err := b.Route(t.Context(), 100, lease)
+		_, err := b.Route(t.Context(), 100, lease, keepNone)
 		check(t, err)
 		_, err = b.RouteDue(t.Context(), lease)
 		check(t, err)
@@ -432,7 +439,7 @@ func TestRoute_SingleSinkStops(t *testing.T) {
 		// An empty registry is filled again.
 		_, err = p.pool.Exec(t.Context(), "TRUNCATE outbox_sinks, outbox_buffers")
 		check(t, err)
-		routed, err := b.Route(t.Context(), 10, lease)
+		routed, err := b.Route(t.Context(), 10, lease, keepNone)
 		check(t, err)
 		if routed == nil || fmt.Sprint(routed.Sinks) != "[all]" {
 			t.Errorf("routed %+v, want to all", routed)
@@ -459,6 +466,40 @@ func TestRoute_Orphans(t *testing.T) {
 		}
 		if n := countRows(t, p, "outbox_events"); n != 0 {
 			t.Errorf("%d events are left", n)
+		}
+	})
+}
+
+// keepNone leaves all batches to take-overs.
+func keepNone(string) bool { return false }
+
+// TestRoute_Leases: batches that the process takes are leased, with their events.
+func TestRoute_Leases(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		b := openSinks(t, p, "first", mode, threeSinks...)
+		insertTopics(t, p, "contact.a", "contact.b", "contact.c", "contact.d", "order.new")
+		taken := 0
+		routed, err := b.Route(t.Context(), 100, lease, func(sink string) bool {
+			taken++
+			return sink == "all" || taken == 2 // the first of two for crm
+		})
+		check(t, err)
+		if len(routed.Leases) != 2 || fmt.Sprint(routed.Sinks) != "[crm]" {
+			t.Fatalf("leased %v; %v have more", routed.Leases, routed.Sinks)
+		}
+		takeOverOf(t, b.Sink("all"))
+		deliverAll(t, b.Sink("crm"), takeOverOf(t, b.Sink("crm"), "contact.d"))
+		for _, l := range routed.Leases {
+			if l.Len() != map[string]int{"all": 5, "crm": 3}[l.Sink] || string(l.Events[0].Payload) != "{}" {
+				t.Errorf("sink %s has %+v", l.Sink, l.Events)
+			}
+			deliverAll(t, b.Sink(l.Sink), l.Lease)
+		}
+		for _, table := range []string{"outbox_events", "outbox_batches"} {
+			if n := countRows(t, p, table); n != 0 {
+				t.Errorf("%d rows are left in %s", n, table)
+			}
 		}
 	})
 }

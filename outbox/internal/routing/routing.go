@@ -43,6 +43,17 @@ type Delivery struct {
 	Shared bool
 }
 
+// Of returns the delivery's events, in a slice of its own.
+func (d *Delivery) Of(all []outbox.Event) []outbox.Event {
+	events := make([]outbox.Event, 0, len(d.IDs))
+	for i := range all {
+		if len(events) < len(d.IDs) && all[i].ID == d.IDs[len(events)] {
+			events = append(events, all[i])
+		}
+	}
+	return events
+}
+
 // Divide returns the deliveries of events in id order, and the ids of those that no sink takes.
 func (t Table) Divide(events []outbox.Event) (deliveries []Delivery, unmatched []int64) {
 	var (

@@ -53,15 +53,6 @@ WITH l AS MATERIALIZED (
 SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at
 FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND e.group_id IS NULL AND (l.whole OR e.id <@ l.members) AND e.created_at <= l.newest_at`
 
-// Events of several sinks are routed by their topics, and read for each sink.
-const rangeTopicsSQL = `
-WITH l AS MATERIALIZED (
-  SELECT first_id, last_id, last_id::numeric - first_id < events AS whole, members + '{}' AS members, newest_at
-  FROM outbox_batches WHERE group_id = $1::uuid
-)
-SELECT e.id, e.topic, NULL, NULL, NULL, e.created_at
-FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND e.group_id IS NULL AND (l.whole OR e.id <@ l.members) AND e.created_at <= l.newest_at`
-
 // claimRange claims in a range of ids. committed is called when other claims see that these events are taken.
 func (c *Claimer) claimRange(
 	ctx context.Context, t *ledger.Tables, limit int, lease time.Duration, in watermark.Range, committed func(events int),
@@ -73,10 +64,6 @@ func (c *Claimer) claimRange(
 		claimed     int
 		_, known    = c.watermarks.Span()
 	)
-	events := rangeEventsSQL
-	if c.base.Sinks != nil {
-		events = rangeTopicsSQL
-	}
 	rows.Reserve(limit)
 	readCtx, reading := ledger.NewReading(ctx, c.base.ReadLimit(lease))
 	defer reading.End()
@@ -109,7 +96,7 @@ func (c *Claimer) claimRange(
 		pg.Step{SQL: "COMMIT"},
 		pg.Step{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
 		read,
-		pg.Step{Prepare: true, SQL: t.SQL(events), Args: []string{groupID.String()}, Columns: rows.Columns, Row: rows.Append},
+		pg.Step{Prepare: true, SQL: t.SQL(rangeEventsSQL), Args: []string{groupID.String()}, Columns: rows.Columns, Row: rows.Append},
 	)
 	batch := start.Lease(groupID)
 	batch.FirstID, batch.LastID = first, last

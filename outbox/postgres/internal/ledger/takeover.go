@@ -68,11 +68,16 @@ func TakeOverUnrouted(ctx context.Context, l *Ledger, t *Tables, lease time.Dura
 	if err != nil || batch == nil {
 		return nil, err
 	}
-	rows, err := l.base.list(ctx, t, batch, t.SQL(topicsSQL))
+	return ReadTopics(ctx, l, t, *batch)
+}
+
+// ReadTopics reads ids, topics and times of a batch.
+func ReadTopics(ctx context.Context, l *Ledger, t *Tables, batch buffer.Lease) (*buffer.Lease, error) {
+	rows, err := l.base.list(ctx, t, &batch, t.SQL(topicsSQL))
 	if err != nil {
 		return nil, l.base.Explain(ctx, "reading topics", err)
 	}
-	return l.base.Complete(rows, *batch), nil
+	return l.base.Complete(rows, batch), nil
 }
 
 // NotRead returns a batch that was taken over, but neither read nor listed, without events: it is put back with the

@@ -24,11 +24,12 @@ WHERE group_id = $2::uuid AND lease_no = $3::bigint AND sink = '*' AND state = '
 const deliverSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, newest_at, members, sink, claim_id)
-SELECT r.group_id, $1, 'range', 'waiting', 0, clock_timestamp(), $3, 0,
+SELECT r.group_id, $1, 'range', CASE WHEN r.mine THEN 'leased' ELSE 'waiting' END, r.mine::int,
+       CASE WHEN r.mine THEN clock_timestamp() + $13::interval ELSE clock_timestamp() END, $3, r.mine::int,
        0, 0, r.events, r.first_id, r.last_id, r.oldest_at, coalesce(nullif(current_setting('relay.newest_at'), '')::timestamptz, '-infinity'),
        r.members::int8multirange, r.sink, CASE WHEN r.shared OR current_setting('relay.newest_at') = '' THEN $2::uuid END
-FROM unnest($4::uuid[], $5::text[], $6::boolean[], $7::int[], $8::bigint[], $9::bigint[], $10::timestamptz[], $11::text[])
-  r(group_id, sink, shared, events, first_id, last_id, oldest_at, members)
+FROM unnest($4::uuid[], $5::text[], $6::boolean[], $7::int[], $8::bigint[], $9::bigint[], $10::timestamptz[], $11::text[], $12::boolean[])
+  r(group_id, sink, shared, events, first_id, last_id, oldest_at, members, mine)
 WHERE current_setting('relay.fenced') = '1'`
 
 // Events that no sink takes become dead letters, in a row whose delivery is recorded: it deletes them.
@@ -56,22 +57,37 @@ func New(base *ledger.Base) *Routes { return &Routes{base: base} }
 // maxTries is how often a batch is routed again because the registry has changed.
 const maxTries = 3
 
-// Route replaces a leased row of sink '*' by those of the sinks that take its events. errors.Is finds buffer.ErrLeaseLost if
-// another process has it.
-func (r *Routes) Route(ctx context.Context, t *ledger.Tables, batch *buffer.Lease) (*buffer.Routed, error) {
+// Route replaces a leased row of sink '*' by those of the sinks that take its events: see buffer.Router. errors.Is finds
+// buffer.ErrLeaseLost if another process has it.
+func (r *Routes) Route(ctx context.Context, t *ledger.Tables, batch *buffer.Lease, lease time.Duration, take func(sink string) bool) (*buffer.Routed, error) {
+	var (
+		taken  []bool
+		drawn  = map[string]int{} // what take has granted each sink
+		grants = map[string]int{} // and what of it the last division has used
+	)
 	for range maxTries {
 		known := r.read.Load()
 		deliveries, unmatched := known.table.Divide(batch.Events)
-		fenced, err := r.write(ctx, t, batch, known.no, deliveries, unmatched)
+		taken = taken[:0]
+		clear(grants)
+		for i := range deliveries {
+			sink := deliveries[i].Sink
+			if grants[sink] == drawn[sink] && take(sink) {
+				drawn[sink]++
+			}
+			mine := grants[sink] < drawn[sink]
+			if mine {
+				grants[sink]++
+			}
+			taken = append(taken, mine)
+		}
+		ends := time.Now().Add(lease)
+		fenced, stamped, err := r.write(ctx, t, batch, known.no, lease, deliveries, taken, unmatched)
 		if err != nil {
 			return nil, r.base.Explain(ctx, "routing a batch", err)
 		}
 		if fenced {
-			routed := &buffer.Routed{Events: len(batch.Events)}
-			for i := range deliveries {
-				routed.Add(deliveries[i].Sink)
-			}
-			return routed, nil
+			return routed(batch, deliveries, taken, stamped, ends), nil
 		}
 		if err := r.Read(ctx, t); err != nil {
 			return nil, r.base.Explain(ctx, "reading the routes", err)
@@ -83,9 +99,32 @@ func (r *Routes) Route(ctx context.Context, t *ledger.Tables, batch *buffer.Leas
 	return nil, buffer.ErrLeaseLost
 }
 
-func (r *Routes) write(ctx context.Context, t *ledger.Tables, batch *buffer.Lease, no int64, deliveries []routing.Delivery, unmatched []int64) (
-	fenced bool, err error,
-) {
+// routed is what became of a batch.
+func routed(batch *buffer.Lease, deliveries []routing.Delivery, taken []bool, stamped bool, ends time.Time) *buffer.Routed {
+	result := &buffer.Routed{Events: len(batch.Events), Bytes: batch.Bytes()}
+	for i := range deliveries {
+		d := &deliveries[i]
+		if !taken[i] {
+			result.Add(d.Sink)
+			continue
+		}
+		l := &buffer.Lease{
+			Batch:   buffer.Batch{GroupID: d.GroupID, Pipeline: batch.Pipeline, PayloadIsJSON: batch.PayloadIsJSON, Events: d.Of(batch.Events)},
+			LeaseNo: 1, Ends: ends, UnfinishedLeases: 1, FirstID: d.IDs[0], LastID: d.IDs[len(d.IDs)-1],
+			ClaimedAt: batch.ClaimedAt, ClaimedLocal: batch.ClaimedLocal,
+		}
+		if d.Shared || stamped {
+			l.ClaimID = batch.GroupID
+		}
+		result.Leases = append(result.Leases, buffer.SinkLease{Sink: d.Sink, Lease: l})
+	}
+	return result
+}
+
+// write writes the rows. stamped reports whether the events carry the claim's group_id.
+func (r *Routes) write(
+	ctx context.Context, t *ledger.Tables, batch *buffer.Lease, no int64, lease time.Duration, deliveries []routing.Delivery, taken []bool, unmatched []int64,
+) (fenced, stamped bool, err error) {
 	begin := r.base.DB.BatchTx(r.base.DB.StatementTimeout, "synchronous_commit", "on")
 	begin.Row = func([][]byte) error {
 		fenced = false
@@ -93,27 +132,29 @@ func (r *Routes) write(ctx context.Context, t *ledger.Tables, batch *buffer.Leas
 	}
 	steps := []pg.Step{begin, {
 		Prepare: true, SQL: t.SQL(fenceSQL), Args: []string{t.Buffer, batch.GroupID.String(), pg.Int(batch.LeaseNo), pg.Int(no)},
-		Row: func([][]byte) error {
-			fenced = true
+		Row: func(v [][]byte) error {
+			fenced, stamped = true, len(v[1]) == 0
 			return nil
 		},
 	}}
 	if len(deliveries) > 0 {
-		steps = append(steps, pg.Step{Prepare: true, SQL: t.SQL(deliverSQL), Args: append([]string{t.Buffer, batch.GroupID.String(), r.base.Owner}, columns(deliveries)...)})
+		args := append([]string{t.Buffer, batch.GroupID.String(), r.base.Owner}, columns(deliveries, taken)...)
+		steps = append(steps, pg.Step{Prepare: true, SQL: t.SQL(deliverSQL), Args: append(args, pg.Interval(lease))})
 	}
 	if len(unmatched) > 0 {
 		steps = append(steps, r.bury(t, batch, unmatched)...)
 	}
-	return fenced, r.base.DB.Transact(ctx, steps...)
+	err = r.base.DB.Transact(ctx, steps...)
+	return fenced, stamped, err
 }
 
 // columns are the deliveries as arrays, a column each.
-func columns(deliveries []routing.Delivery) []string {
+func columns(deliveries []routing.Delivery, taken []bool) []string {
 	var (
-		groups                         []uuid.UUID
-		first, last, events            []int64
-		sinks, shared, oldest, members pg.Array
-		boolean                        = map[bool]string{false: "f", true: "t"}
+		groups                               []uuid.UUID
+		first, last, events                  []int64
+		sinks, shared, oldest, members, mine pg.Array
+		boolean                              = map[bool]string{false: "f", true: "t"}
 	)
 	for i := range deliveries {
 		d := &deliveries[i]
@@ -124,9 +165,10 @@ func columns(deliveries []routing.Delivery) []string {
 		first, last = append(first, d.IDs[0]), append(last, d.IDs[len(d.IDs)-1])
 		oldest.Append([]byte(pg.Timestamp(d.OldestAt)))
 		members.Append([]byte(idset.Of(d.IDs).Multirange()))
+		mine.Append([]byte(boolean[taken[i]]))
 	}
 	return []string{
-		pg.UUIDArray(groups), sinks.String(), shared.String(), pg.IDArray(events), pg.IDArray(first), pg.IDArray(last), oldest.String(), members.String(),
+		pg.UUIDArray(groups), sinks.String(), shared.String(), pg.IDArray(events), pg.IDArray(first), pg.IDArray(last), oldest.String(), members.String(), mine.String(),
 	}
 }
 
