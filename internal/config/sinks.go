@@ -1,6 +1,8 @@
 package config
 
 import (
+	"cmp"
+
 	"github.com/goccy/go-yaml/ast"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -15,12 +17,14 @@ type RoutedSink struct {
 	Name string
 	// Match are patterns of topics; nil means every topic.
 	Match []string
-	// BatchSize and Workers are the pipeline's unless they are set, and so is Retry.
+	// BatchSize, Workers and each field of Retry are the pipeline's unless they are set.
 	BatchSize     int
 	AutoBatchSize bool
 	Workers       int
 	AutoWorkers   bool
 	Retry         Retry
+
+	nameAt, retryAt Place
 }
 
 // PerSink returns the pipeline as each of its sinks sees it: with its own sink, name, batch_size, workers and retry. A pipeline with
@@ -85,8 +89,56 @@ func (s *RoutedSink) ownKeys() []key {
 			help: "As the pipeline's, which is the default.",
 		},
 		{name: "workers", value: orAuto(&s.AutoWorkers, &s.Workers, 32, integer(&s.Workers, 1, 10_000)), help: "As the pipeline's, which is the default."},
-		{name: "retry", value: optional{mapping{&s.Retry}}, help: "As the pipeline's, which is the default."},
+		{name: "retry", value: optional{mapping{ownRetry{&s.Retry}}}, help: "As the pipeline's, which is the default of each key."},
 	}
+}
+
+// ownRetry is a sink's retry, whose keys have the pipeline's values as defaults.
+type ownRetry struct{ *Retry }
+
+func (y ownRetry) keys() []key {
+	keys := y.Retry.keys()
+	for i := range keys {
+		keys[i].def = ""
+	}
+	return keys
+}
+
+// or returns y with the fields of other for those that are not set.
+func (y Retry) or(other Retry) Retry {
+	return Retry{
+		MaxAttempts: cmp.Or(y.MaxAttempts, other.MaxAttempts), Initial: cmp.Or(y.Initial, other.Initial),
+		Max: cmp.Or(y.Max, other.Max), Multiplier: cmp.Or(y.Multiplier, other.Multiplier),
+	}
+}
+
+// check checks what concerns one sink alone; see [Pipeline.checkSinks].
+func (s *RoutedSink) check(r *reader, e entry, present entries) {
+	s.Sink.check(r, e, present)
+	s.nameAt, s.retryAt = r.at(e, present, "name"), r.at(e, present, "retry")
+	if s.Name == "default" {
+		r.errorf(s.nameAt, `sinks.name is "default", the name of the sink of a pipeline that has one; expected another`)
+	}
+}
+
+// checkRetry completes the sink's retry by the pipeline's.
+func (s *RoutedSink) checkRetry(r *reader, p *Pipeline) {
+	own := s.Retry
+	s.Retry = own.or(p.Retry)
+	if own == (Retry{}) || own.Initial != 0 && own.Max != 0 || s.Retry.Initial <= s.Retry.Max || s.Retry.Max == 0 {
+		return // reported before, or valid
+	}
+	r.errorf(s.retryAt, "sinks.retry.initial is %s with a sinks.retry.max of %s, one of them from the pipeline's retry; expected at most max",
+		short(s.Retry.Initial), short(s.Retry.Max))
+}
+
+// place is equal for two sinks that would get an event twice: the target with what else selects the consumer.
+func (s *RoutedSink) place() string {
+	target := s.target()
+	if target == "" {
+		return ""
+	}
+	return target + " " + cmp.Or(s.HTTP.Method, s.Redis.Class)
 }
 
 func (s *RoutedSink) keys() []key { return append(s.ownKeys(), s.Sink.keys()...) }
@@ -135,21 +187,16 @@ func (p *Pipeline) checkSinks(r *reader, e entry, present entries) {
 		if s.Workers == 0 {
 			s.Workers, s.AutoWorkers = p.Workers, p.AutoWorkers
 		}
-		if s.Retry == (Retry{}) {
-			s.Retry = p.Retry
-		}
-		if s.Name == "default" {
-			r.errorf(s.At, `sinks.name is "default", the name of the sink of a pipeline that has one; expected another`)
-		}
+		s.checkRetry(r, p)
 		if first, twice := names[s.Name]; twice && s.Name != "" {
-			r.errorf(s.At, "sinks.name is %s, which the sink on line %d already has; expected another", quote(s.Name), first.Line)
+			r.errorf(s.nameAt, "sinks.name is %s, which the sink on line %d already has; expected another", quote(s.Name), first.Line)
 		}
 		names[s.Name] = s.At
-		target := s.target()
-		if first, twice := targets[target]; twice && target != "" {
+		place, target := s.place(), s.target()
+		if first, twice := targets[place]; twice && place != "" {
 			r.errorf(s.Place, "sinks.url is the target of the sink on line %d, where events would arrive twice; expected another, or one sink that matches both", first.Line)
 		}
-		targets[target] = s.At
+		targets[place] = s.At
 		if h := p.DeadLetter.Hook; h != nil && target != "" && h.target() == target {
 			r.errorf(h.Place, "dead_letter.hook.url is the target of a sink, whose consumers would take dead letters for events; expected another target")
 		}
