@@ -13,7 +13,7 @@ type DeadLetter struct {
 	// Pipeline that buried it, and the group_id it had then.
 	Pipeline string
 	GroupID  uuid.UUID
-	// Sink is the one of several sinks that refused it, "*" if none takes its topic; "default" if the pipeline has a single one.
+	// Sink is the one of several sinks that refused it, "*" if none takes its topic; "" if the pipeline has a single one.
 	Sink string
 	// Attempts counts the refusals; 0 for an event that was never sent.
 	Attempts int

@@ -159,8 +159,10 @@ func (d *decoder) add(v [][]byte) error {
 	}
 	one := buffer.DeadEvent{Event: *event, DeadLetter: buffer.DeadLetter{
 		Pipeline: d.pipeline, GroupID: uuid.UUID(v[0]), Attempts: pg.ReadInt4(v[1]), Error: string(v[2]), DiedAt: pg.ReadTime(v[3]),
-		Sink: string(v[8]),
 	}, ClosedAs: string(v[6])}
+	if sink := string(v[8]); sink != ledger.DefaultSink {
+		one.Sink = sink
+	}
 	if v[4] != nil {
 		one.NotifiedAt = pg.ReadTime(v[4])
 	}

@@ -11,11 +11,11 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// Settle is one round trip whose first statement is the fence: it changes the ledger row that
+// FenceSQL ends a fence. Settle is one round trip whose first statement is the fence: it changes the ledger row that
 // group_id and lease_no name, and sets relay.fenced if there was one. Every statement after it
 // reads relay.fenced, so an owner that lost its lease changes nothing. relay.newest_at says how the
 // batch's rows are found: empty, by the group_id on them; otherwise by their ids, which are its members, and none of them
-// is newer (see heldBySQL). FenceSQL ends a fence. JSON writes a time exactly, and whatever the DateStyle.
+// is newer (see heldBySQL). JSON writes a time exactly, and whatever the DateStyle.
 const FenceSQL = `
 RETURNING set_config('relay.fenced', '1', true),
           set_config('relay.newest_at', CASE WHEN members IS NULL THEN ''
