@@ -78,6 +78,10 @@ func AppendTime(dst []byte, t time.Time) []byte {
 func AppendDeadLetter(dst []byte, d *buffer.DeadLetter) []byte {
 	dst = append(dst, `{"pipeline":`...)
 	dst = AppendJSONString(dst, d.Pipeline)
+	if d.Sink != "" {
+		dst = append(dst, `,"sink":`...)
+		dst = AppendJSONString(dst, d.Sink)
+	}
 	dst = append(dst, `,"group_id":"`...)
 	dst = append(dst, d.GroupID.String()...)
 	dst = append(dst, `","attempts":`...)

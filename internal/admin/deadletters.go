@@ -118,8 +118,10 @@ func (d DeadLetters) Each(ctx context.Context, f buffer.DeadFilter, visit func(*
 // DeadLetter is a dead letter in `relay dead list --json` and GET /api/dead. The fields
 // are the columns of outbox_dead_letters.
 type DeadLetter struct {
-	Pipeline string   `json:"pipeline"`
-	EventID  Identity `json:"event_id"`
+	Pipeline string `json:"pipeline"`
+	// Sink is set if the pipeline has several; "*" if none takes the topic.
+	Sink    string   `json:"sink,omitempty"`
+	EventID Identity `json:"event_id"`
 	Topic    string   `json:"topic"`
 	Key      *string  `json:"key"`
 	// Payload is set if it is JSON, PayloadBase64 otherwise.
@@ -142,7 +144,7 @@ type DeadLetter struct {
 // NewDeadLetter returns a dead letter; redact removes secrets from its error.
 func NewDeadLetter(d *buffer.DeadEvent, redact func(string) string) DeadLetter {
 	dead := DeadLetter{
-		Pipeline: d.Pipeline, EventID: Identity{d.ID, d.UUID}, Topic: d.Topic, Key: d.Key, Headers: json.RawMessage(d.Headers),
+		Pipeline: d.Pipeline, Sink: d.Sink, EventID: Identity{d.ID, d.UUID}, Topic: d.Topic, Key: d.Key, Headers: json.RawMessage(d.Headers),
 		CreatedAt: instant(d.CreatedAt), GroupID: d.GroupID.String(), Attempts: d.Attempts, Error: redact(d.Error),
 		DiedAt: instant(d.DiedAt), NotifiedAt: instant(d.NotifiedAt), ClosedAt: instant(d.ClosedAt), EventRow: d.Row,
 	}
