@@ -28,7 +28,7 @@ var routingMutants = []mutant{
 		file: "outbox/postgres/internal/backlog/sweep.go",
 		old:  "l.claim_id = e.group_id AND e.id <@ l.members)",
 		new:  "l.claim_id = e.group_id AND e.id <@ l.members AND false)",
-		pkg:  "./outbox/postgres", test: "TestSinks_Workers",
+		pkg:  "./outbox/postgres", test: "TestRoute_NoOrphans",
 	},
 	{
 		name: "a route does not compare the registry",

@@ -503,3 +503,25 @@ func TestRoute_Leases(t *testing.T) {
 		}
 	})
 }
+
+// TestRoute_NoOrphans: a sweep leaves alone what the batches of several sinks hold.
+func TestRoute_NoOrphans(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		insertTopics(t, p, "contact.new", "order.new")
+		b := openSinks(t, p, "first", mode, threeSinks...)
+		_, err := b.Route(t.Context(), 100, lease, keepNone)
+		check(t, err)
+		deliverAll(t, b.Sink("all"), takeOverOf(t, b.Sink("all"), "contact.new", "order.new"))
+		backlog, err := openSinks(t, p, "second", mode, threeSinks...).CountBacklog(t.Context(), 100)
+		check(t, err)
+		if backlog.Unclaimed+backlog.Due > 0 {
+			t.Errorf("the sweep finds %+v", backlog)
+		}
+		deliverAll(t, b.Sink("odd"), takeOverOf(t, b.Sink("odd"), "contact.new"))
+		deliverAll(t, b.Sink("crm"), takeOverOf(t, b.Sink("crm"), "contact.new"))
+		if n := countRows(t, p, "outbox_events"); n != 0 {
+			t.Errorf("%d events are left", n)
+		}
+	})
+}
