@@ -171,6 +171,7 @@ func (s *Supervisor) poll(ctx context.Context) {
 	var (
 		oldest = map[buffer.BlockerKind]time.Duration{}
 		worst  *buffer.VacuumBlocker
+		old    []*observation
 	)
 	for i := range blockers {
 		b := &blockers[i]
@@ -182,11 +183,15 @@ func (s *Supervisor) poll(ctx context.Context) {
 		if worst == nil {
 			worst = b
 		}
+		old = append(old, o)
+	}
+	// Metrics and status are set first: who reads the warning may look at them at once.
+	s.worst.Store(worst)
+	s.report(oldest, 0)
+	for _, o := range old {
 		s.warn(ctx, o)
 		s.terminate(ctx, o, now)
 	}
-	s.worst.Store(worst)
-	s.report(oldest, 0)
 	s.forget(ctx, now)
 }
 

@@ -53,6 +53,9 @@ func (s *fakeSource) Terminate(_ context.Context, h buffer.VacuumBlocker) (bool,
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.asked = append(s.asked, h.PID)
+	if s.oldest[h.Kind] < h.Age {
+		s.t.Errorf("session %d, %v old, is terminated before its age is reported: %v", h.PID, h.Age, s.oldest[h.Kind])
+	}
 	if s.endErr != nil {
 		return false, s.endErr
 	}
