@@ -122,8 +122,8 @@ type DeadLetter struct {
 	// Sink is set if the pipeline has several; "*" if none takes the topic.
 	Sink    string   `json:"sink,omitempty"`
 	EventID Identity `json:"event_id"`
-	Topic    string   `json:"topic"`
-	Key      *string  `json:"key"`
+	Topic   string   `json:"topic"`
+	Key     *string  `json:"key"`
 	// Payload is set if it is JSON, PayloadBase64 otherwise.
 	Payload       json.RawMessage `json:"payload,omitempty"`
 	PayloadBase64 *[]byte         `json:"payload_base64,omitempty"`
