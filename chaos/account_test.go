@@ -10,11 +10,14 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // What a producer knows about an id.
@@ -24,37 +27,60 @@ const (
 	unknown                      // COMMIT was not answered
 )
 
-// account records the events of a pipeline: a byte or two per id, and the arrivals in a
+// feed is a pipeline's table, with the sinks that are fed from it.
+type feed struct {
+	pipeline, table string
+	sinks           []*account
+
+	mu   sync.Mutex
+	said []uint8 // by id
+}
+
+func (f *feed) say(ids []int64, what uint8) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, id := range ids {
+		f.said = extend(f.said, id)
+		f.said[id] |= what
+	}
+}
+
+// account records the events of a sink: a byte per id, and the arrivals in a
 // file, to explain a failure.
 type account struct {
-	pipeline, table string
-	committed       atomic.Int64 // as far as producers know
-	arrived         atomic.Int64 // at the sink, twice where it came twice
-	ends            atomic.Int64 // times that reading the Redis sink found nothing more
+	*feed
+	sink      string   // "" if it is the only one of its pipeline
+	bit       int32    // of the sink among those of the pipeline
+	match     []string // as in relay.yaml
+	patterns  buffer.Patterns
+	committed atomic.Int64 // as far as producers know
+	arrived   atomic.Int64 // at the sink, twice where it came twice
+	ends      atomic.Int64 // times that reading the Redis sink found nothing more
 
 	mu       sync.Mutex
-	said     []uint8 // by id
 	seen     []uint8 // by id: how often it arrived
 	arrivals *bufio.Writer
 	file     *os.File
 	failed   error // of the file
 }
 
-func (r *run) newAccount(pipeline, table string) *account {
-	file, err := os.Create(filepath.Join(r.dir, pipeline+".arrivals"))
+// newAccount adds a sink to a feed.
+func (r *run) newAccount(f *feed, sink string, match ...string) *account {
+	file, err := os.Create(filepath.Join(r.dir, f.pipeline+sink+".arrivals"))
 	r.check(err)
 	r.t.Cleanup(func() { r.check(file.Close()) })
-	return &account{pipeline: pipeline, table: table, file: file, arrivals: bufio.NewWriterSize(file, 1<<20)}
+	patterns, err := buffer.ParsePatterns(match)
+	r.check(err)
+	a := &account{
+		feed: f, sink: sink, bit: 1 << len(f.sinks), match: match, patterns: patterns,
+		file: file, arrivals: bufio.NewWriterSize(file, 1<<20),
+	}
+	f.sinks = append(f.sinks, a)
+	return a
 }
 
-func (a *account) say(ids []int64, what uint8) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	for _, id := range ids {
-		a.said = extend(a.said, id)
-		a.said[id] |= what
-	}
-}
+// name names the sink and its pipeline.
+func (a *account) name() string { return strings.TrimSuffix(a.pipeline+" "+a.sink, " ") }
 
 // extend extends the slice to an index.
 func extend(s []uint8, id int64) []uint8 {

@@ -3,6 +3,7 @@
 package chaos
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -12,7 +13,8 @@ import (
 
 // leftSQL counts undelivered events.
 const leftSQL = `
-SELECT (SELECT count(*) FROM outbox_events) + (SELECT count(*) FROM outbox_events2), (SELECT count(*) FROM outbox_batches)`
+SELECT (SELECT count(*) FROM outbox_events) + (SELECT count(*) FROM outbox_events2) +
+  (SELECT count(*) FROM outbox_events3), (SELECT count(*) FROM outbox_batches)`
 
 // drain waits until everything is delivered, with healthy servers.
 func (r *run) drain(ctx context.Context) {
@@ -42,9 +44,9 @@ func (r *run) drain(ctx context.Context) {
 	}
 }
 
-// audited has the findings of the audit of one pipeline.
+// audited has the findings of the audit of one sink.
 type audited struct {
-	pipeline                                   string
+	name                                       string
 	committed, rolledBack, delivered, dead     int64
 	waiting, duplicates, lost, wrong, resolved int64
 }
@@ -58,7 +60,7 @@ func (r *run) audit(ctx context.Context) []audited {
 	defer conn.Close(context.WithoutCancel(ctx))
 	r.check(conn.QueryRow(ctx, takeOversSQL).Scan(&r.takeOvers, &r.takeOverMedian))
 	var all []audited
-	for _, a := range []*account{r.toRedis, r.toJetStream} {
+	for _, a := range r.accounts() {
 		all = append(all, r.auditOne(ctx, conn, a))
 	}
 	return all
@@ -67,24 +69,28 @@ func (r *run) audit(ctx context.Context) []audited {
 // What the database knows about an id.
 const (
 	there uint8 = 1 << iota // committed
-	bad                     // and no sink takes it
-	dead                    // a dead letter
+	bad                     // and refused by the sink
+	dead                    // a dead letter of the sink
 	waits                   // in the buffer
+	owed                    // matched by the sink
 )
 
 // auditOne compares the database, the replies to producers and the arrivals, id by
 // id.
 func (r *run) auditOne(ctx context.Context, conn *pgx.Conn, a *account) audited {
 	truth := r.truth(ctx, conn, a)
+	a.feed.mu.Lock()
+	said := a.said
+	a.feed.mu.Unlock()
 	a.mu.Lock()
-	said, seen := a.said, a.seen
+	seen := a.seen
 	a.mu.Unlock()
-	result := audited{pipeline: a.pipeline}
+	result := audited{name: a.name()}
 	found := map[string][]int64{}
 	fault := func(id int64, what string) { found[what] = append(found[what], id) }
 	for id := range int64(max(len(truth), len(said), len(seen))) {
 		is, replied, arrived := at(truth, id), at(said, id), at(seen, id)
-		if is&there != 0 {
+		if is&owed != 0 {
 			result.committed++
 		}
 		if replied&rolledBack != 0 {
@@ -96,7 +102,7 @@ func (r *run) auditOne(ctx context.Context, conn *pgx.Conn, a *account) audited 
 		if is&dead != 0 {
 			result.dead++
 		}
-		if is&waits != 0 {
+		if is&waits != 0 && is&owed != 0 {
 			result.waiting++
 		}
 		if arrived > 0 {
@@ -107,7 +113,9 @@ func (r *run) auditOne(ctx context.Context, conn *pgx.Conn, a *account) audited 
 			fault(id, "never committed, but delivered")
 		case is&there == 0 && is&(dead|waits) != 0:
 			fault(id, "never committed, but dead or waiting")
-		case is&there != 0 && arrived == 0 && is&(dead|waits) == 0:
+		case is&there != 0 && is&owed == 0 && (arrived > 0 || is&dead != 0):
+			fault(id, "delivered or dead, though the sink does not match it")
+		case is&owed != 0 && arrived == 0 && is&(dead|waits) == 0:
 			result.lost++
 			fault(id, "lost")
 		case is&there != 0 && is&bad == 0 && is&dead != 0 && arrived == 0:
@@ -121,7 +129,7 @@ func (r *run) auditOne(ctx context.Context, conn *pgx.Conn, a *account) audited 
 			fault(id, "both delivered and dead")
 		}
 		if arrived > 0 && is&bad != 0 {
-			fault(id, "delivered, though no sink should take it")
+			fault(id, "delivered, though the sink should refuse it")
 		}
 		if replied&committed != 0 && is&there == 0 {
 			fault(id, "committed for the producer and not for the database")
@@ -133,15 +141,15 @@ func (r *run) auditOne(ctx context.Context, conn *pgx.Conn, a *account) audited 
 		}
 	}
 	if result.waiting > 0 {
-		r.violation("%s: %d events still wait", a.pipeline, result.waiting)
+		r.violation("%s: %d events still wait", a.name(), result.waiting)
 	}
 	for what, ids := range found {
 		result.wrong += int64(len(ids))
-		r.violation("%s: %d events %s: %v", a.pipeline, len(ids), what, ids[:min(20, len(ids))])
+		r.violation("%s: %d events %s: %v", a.name(), len(ids), what, ids[:min(20, len(ids))])
 		r.t.Log(r.history(ctx, conn, a, ids[:min(20, len(ids))]))
 	}
 	if want := result.delivered + result.dead + result.waiting; result.committed != want {
-		r.violation("%s: %d committed, but %d delivered, dead or waiting", a.pipeline, result.committed, want)
+		r.violation("%s: %d committed, but %d delivered, dead or waiting", a.name(), result.committed, want)
 	}
 	return result
 }
@@ -164,8 +172,9 @@ func (r *run) truth(ctx context.Context, conn *pgx.Conn, a *account) []uint8 {
 		})
 		r.check(err)
 	}
-	mark(there, `SELECT id, CASE WHEN good THEN 0 ELSE 2 END FROM chaos_committed WHERE pipeline = $1`, a.pipeline)
-	mark(dead, `SELECT event_id, 0 FROM outbox_dead_letters WHERE pipeline = $1`, a.pipeline)
+	mark(there, `SELECT id, CASE WHEN owed & $2 = 0 THEN 0 WHEN good & $2 = 0 THEN $3::int + $4::int ELSE $4::int END
+		FROM chaos_committed WHERE pipeline = $1`, a.pipeline, a.bit, int32(bad), int32(owed))
+	mark(dead, `SELECT event_id, 0 FROM outbox_dead_letters WHERE pipeline = $1 AND sink = $2`, a.pipeline, cmp.Or(a.sink, "default"))
 	mark(waits, `SELECT id, 0 FROM `+a.table)
 	return truth
 }

@@ -51,7 +51,7 @@ func TestChaos(t *testing.T) {
 	reading, endReading := context.WithCancel(t.Context())
 	defer endReading()
 	var readers errgroup.Group
-	for _, read := range []func(context.Context) error{r.readRedis, r.readJetStream, r.watchNotifications, r.progress} {
+	for _, read := range []func(context.Context) error{r.readRedis, r.readShop, r.readFan, r.watchNotifications, r.progress} {
 		readers.Go(func() error { return read(reading) })
 	}
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
+	"net/http"
 	"slices"
 	"sync"
 	"syscall"
@@ -147,7 +148,9 @@ func (r *run) draw(rng *rand.Rand) fault {
 	case n < 52:
 		stop := func() error { r.nats.Stop(); return nil }
 		return restart("NATS: restart", "nats", stop, func(context.Context) error { return r.nats.Start() }, down)
-	case n < 57:
+	case n < 55:
+		return r.badAPI(rng, span(500, 6000))
+	case n < 60:
 		return r.cut(p, rng, span(200, 3000))
 	default:
 		return r.badConnection(p, rng, span(500, 4000))
@@ -162,6 +165,34 @@ func restart(kind, target string, stop func() error, start func(context.Context)
 		pause(ctx, down)
 		return start(ctx)
 	}}
+}
+
+// badAPI: the API is down, or for a while it has no answer, refuses everything, limits the rate or is slow. In a long run it is
+// away for a minute at times.
+func (r *run) badAPI(rng *rand.Rand, lasts time.Duration) fault {
+	if isLong() && rng.IntN(10) == 0 {
+		lasts += time.Minute
+	}
+	answers := func(kind string, status int, delay time.Duration) fault {
+		return fault{kind, "api", func(ctx context.Context) error {
+			r.api.answers(status, delay)
+			pause(ctx, lasts)
+			r.api.answers(0, 0)
+			return nil
+		}}
+	}
+	switch rng.IntN(5) {
+	case 0:
+		return restart("API: restart", "api", r.api.stop, func(context.Context) error { return r.api.start() }, lasts)
+	case 1:
+		return answers("API: 503", http.StatusServiceUnavailable, 0)
+	case 2:
+		return answers("API: refuses everything", http.StatusBadRequest, 0)
+	case 3:
+		return answers("API: 429", http.StatusTooManyRequests, 0)
+	default:
+		return answers("API: slow", 0, time.Duration(200+rng.IntN(3000))*time.Millisecond)
+	}
 }
 
 func (p *relay) killAndStart(ctx context.Context, down time.Duration) error {
@@ -202,7 +233,7 @@ func (r *run) endAndStart(ctx context.Context, p *relay, down time.Duration) err
 }
 
 func (r *run) server(rng *rand.Rand) string {
-	return []string{"postgres", "redis", "nats"}[rng.IntN(3)]
+	return []string{"postgres", "redis", "nats", "api"}[rng.IntN(4)]
 }
 
 // cut closes the connections of a relay to a server and refuses new ones for a while.

@@ -97,28 +97,33 @@ func (p *producer) disconnect() {
 
 // draft is a transaction to execute.
 type draft struct {
-	to     *account
+	to     *feed
 	topics []string
 	sizes  []int32 // of the payloads
-	good   []bool  // the sink takes it
+	good   []int32 // the bits of the sinks that accept it
+	owed   []int32 // the bits of the sinks that match it
 	hold   time.Duration
 	commit bool
 }
 
 func (p *producer) draw() draft {
-	d := draft{to: p.run.toRedis, commit: p.rng.Float64() < 0.7}
+	d := draft{to: p.run.toRedis.feed, commit: p.rng.Float64() < 0.7}
 	topics, bad := []string{"orders", "payments", "refunds"}, p.badForRedis
-	if p.rng.IntN(2) == 0 {
-		d.to = p.run.toJetStream
+	switch p.rng.IntN(3) {
+	case 0:
+		d.to = p.run.toJetStream.feed
 		topics, bad = []string{"shop.orders", "shop.payments", "shop.refunds"}, p.badForJetStream
+	case 1:
+		d.to = p.run.log.feed
+		topics, bad = []string{"fan.refunds", "fan.payments", "fan.orders"}, p.badForFan
 	}
-	several := p.rng.IntN(50) == 0
+	several := p.rng.IntN(50) == 0 || len(d.to.sinks) > 1
 	for range 1 + p.rng.IntN(2*perTransaction-1) {
 		topic := topics[0]
 		if several {
 			topic = topics[p.rng.IntN(len(topics))]
 		}
-		d.add(topic, int32(p.rng.IntN(200)), true)
+		d.add(topic, int32(p.rng.IntN(200)), everySink)
 	}
 	if p.rng.IntN(40) == 0 {
 		bad(&d)
@@ -129,22 +134,48 @@ func (p *producer) draw() draft {
 	return d
 }
 
-func (d *draft) add(topic string, size int32, good bool) {
-	d.topics, d.sizes, d.good = append(d.topics, topic), append(d.sizes, size), append(d.good, good)
+// everySink has the bits of all sinks.
+const everySink = 7
+
+// add adds an event. good has the bits of the sinks that accept it.
+func (d *draft) add(topic string, size, good int32) {
+	var owed int32
+	for _, a := range d.to.sinks {
+		if a.patterns.Match(topic) {
+			owed |= a.bit
+		}
+	}
+	d.topics, d.sizes, d.good, d.owed = append(d.topics, topic), append(d.sizes, size), append(d.good, good), append(d.owed, owed)
 }
 
 // Poison: an invalid stream name.
-func (p *producer) badForRedis(d *draft) { d.add("orders}", 10, false) }
+func (p *producer) badForRedis(d *draft) { d.add("orders}", 10, 0) }
 
 // Poison: an invalid subject, too large for the server, too large for the stream.
 func (p *producer) badForJetStream(d *draft) {
 	switch p.rng.IntN(5) {
 	case 0:
-		d.add("shop.orders", maxPayload+1000, false)
+		d.add("shop.orders", maxPayload+1000, 0)
 	case 1:
-		d.add("shop.orders", maxEvent+1000, false)
+		d.add("shop.orders", maxEvent+1000, 0)
 	default:
-		d.add("shop.or ders", 10, false)
+		d.add("shop.or ders", 10, 0)
+	}
+}
+
+// badForBus is a topic that is an invalid subject and a valid stream name.
+const badForBus = "fan.orders.or ders"
+
+// Poison of one sink each: an invalid stream name, an invalid subject, a contact that the API refuses.
+func (p *producer) badForFan(d *draft) {
+	r := p.run
+	switch p.rng.IntN(3) {
+	case 0:
+		d.add("fan.orders.}", 10, everySink&^r.log.bit)
+	case 1:
+		d.add(badForBus, 10, everySink&^r.bus.bit)
+	default:
+		d.add("fan.refunds", 10, everySink&^r.crm.bit)
 	}
 }
 
@@ -154,12 +185,12 @@ const insertSQL = `
 WITH written AS (
   INSERT INTO %s (topic, key, payload, headers)
   SELECT topic, CASE WHEN n %% 3 > 0 THEN 'customer-' || n %% 100 END,
-         json_build_object('good', good, 'pad', repeat('x', size)),
+         json_build_object('owed', owed, 'good', good, 'pad', repeat('x', size)),
          CASE WHEN n %% 7 = 0 THEN '{"source": "chaos"}'::json END
-  FROM unnest($2::text[], $3::int[], $4::bool[]) WITH ORDINALITY AS e(topic, size, good, n)
-  RETURNING id, (payload->>'good')::bool AS good
+  FROM unnest($2::text[], $3::int[], $4::int[], $5::int[]) WITH ORDINALITY AS e(topic, size, good, owed, n)
+  RETURNING id, (payload->>'owed')::int AS owed, (payload->>'good')::int AS good
 ), noted AS (
-  INSERT INTO chaos_committed (pipeline, id, good) SELECT $1, id, good FROM written
+  INSERT INTO chaos_committed (pipeline, id, owed, good) SELECT $1, id, owed, good FROM written
 )
 SELECT array_agg(id) FROM written`
 
@@ -174,7 +205,7 @@ func (p *producer) make(ctx context.Context, d draft) bool {
 	var ids []int64
 	tx, err := p.conn.Begin(working)
 	if err == nil {
-		err = tx.QueryRow(working, fmt.Sprintf(insertSQL, d.to.table), d.to.pipeline, d.topics, d.sizes, d.good).Scan(&ids)
+		err = tx.QueryRow(working, fmt.Sprintf(insertSQL, d.to.table), d.to.pipeline, d.topics, d.sizes, d.good, d.owed).Scan(&ids)
 	}
 	if err != nil {
 		tally.brokenOff.Add(1)
@@ -193,12 +224,18 @@ func (p *producer) make(ctx context.Context, d draft) bool {
 		return false
 	}
 	d.to.say(ids, committed)
-	d.to.committed.Add(int64(len(ids)))
+	for _, a := range d.to.sinks {
+		for _, owed := range d.owed {
+			if owed&a.bit != 0 {
+				a.committed.Add(1)
+			}
+		}
+	}
 	if time.Since(began) >= late*time.Second {
 		tally.late.Add(int64(len(ids)))
 	}
-	for _, good := range d.good {
-		if !good {
+	for i, good := range d.good {
+		if d.owed[i]&^good != 0 {
 			tally.poison.Add(1)
 		}
 	}
@@ -210,5 +247,9 @@ func (p *producer) make(ctx context.Context, d draft) bool {
 func (a *account) waiting() int64 { return max(0, a.committed.Load()-a.arrived.Load()) }
 
 func (r *run) backlog() int64 {
-	return r.toRedis.waiting() + r.toJetStream.waiting()
+	var sum int64
+	for _, a := range r.accounts() {
+		sum += a.waiting()
+	}
+	return sum
 }

@@ -15,8 +15,11 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// streams are the Redis streams of the topics.
-var streams = []string{"orders", "payments", "refunds"}
+// streams are the Redis streams of the topics of toRedis, fanStreams those of the sink log.
+var (
+	streams    = []string{"orders", "payments", "refunds"}
+	fanStreams = []string{"fan.orders", "fan.payments", "fan.refunds", badForBus}
+)
 
 const readAtOnce = 2000
 
@@ -24,10 +27,16 @@ const readAtOnce = 2000
 // has read. The relay's script removes only entries that it added itself, before they
 // become visible.
 func (r *run) readRedis(ctx context.Context) error {
-	from := map[string]string{}
+	from, to := map[string]string{}, map[string]*account{}
+	for _, stream := range streams {
+		to[stream] = r.toRedis
+	}
+	for _, stream := range fanStreams {
+		to[stream] = r.log
+	}
 	for ctx.Err() == nil {
 		read, whole := 0, true
-		for _, stream := range streams {
+		for stream, account := range to {
 			entries, err := r.cache.XRangeN(ctx, stream, "("+first(from[stream], "0-0"), "+", readAtOnce).Result()
 			if err != nil {
 				whole = false // it is down
@@ -41,7 +50,7 @@ func (r *run) readRedis(ctx context.Context) error {
 				if err != nil {
 					return fmt.Errorf("redis stream %s, entry %s: %w", stream, e.ID, err)
 				}
-				r.toRedis.arrive(v)
+				account.arrive(v)
 			}
 			from[stream] = entries[len(entries)-1].ID
 			read = max(read, len(entries))
@@ -85,14 +94,17 @@ func parseID(text string) (int64, error) {
 	return id, err
 }
 
-// readJetStream records the messages of the stream until ctx is done.
-func (r *run) readJetStream(ctx context.Context) error {
+func (r *run) readShop(ctx context.Context) error { return readJetStream(ctx, r.stream, r.toJetStream) }
+func (r *run) readFan(ctx context.Context) error  { return readJetStream(ctx, r.fanned, r.bus) }
+
+// readJetStream records the messages of a stream until ctx is done.
+func readJetStream(ctx context.Context, stream jetstream.Stream, to *account) error {
 	for last := uint64(0); ctx.Err() == nil; {
-		consumer, err := r.stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
+		consumer, err := stream.OrderedConsumer(ctx, jetstream.OrderedConsumerConfig{
 			DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: last + 1,
 		})
 		if err == nil {
-			err = r.consume(ctx, consumer, &last)
+			err = to.consume(ctx, consumer, &last)
 		}
 		if errors.Is(err, errStrange) {
 			return err
@@ -104,7 +116,7 @@ func (r *run) readJetStream(ctx context.Context) error {
 
 var errStrange = errors.New("the stream holds what it should not")
 
-func (r *run) consume(ctx context.Context, consumer jetstream.Consumer, last *uint64) error {
+func (a *account) consume(ctx context.Context, consumer jetstream.Consumer, last *uint64) error {
 	events, err := consumer.Messages(jetstream.PullMaxMessages(readAtOnce))
 	if err != nil {
 		return err
@@ -122,19 +134,19 @@ func (r *run) consume(ctx context.Context, consumer jetstream.Consumer, last *ui
 		if meta.Sequence.Stream != *last+1 {
 			return fmt.Errorf("%w: entry %d follows on entry %d", errStrange, meta.Sequence.Stream, *last)
 		}
-		v, err := fromJetStream(e, meta)
+		v, err := a.fromJetStream(e, meta)
 		if err != nil {
 			return fmt.Errorf("%w: entry %d: %w", errStrange, meta.Sequence.Stream, err)
 		}
-		r.toJetStream.arrive(v)
+		a.arrive(v)
 		*last = meta.Sequence.Stream
 	}
 }
 
-func fromJetStream(e jetstream.Msg, meta *jetstream.MsgMetadata) (v arrival, err error) {
+func (a *account) fromJetStream(e jetstream.Msg, meta *jetstream.MsgMetadata) (v arrival, err error) {
 	pipeline, name, _ := strings.Cut(e.Headers().Get("Nats-Msg-Id"), ":")
 	id, _, _ := strings.Cut(name, ":")
-	if pipeline != "to-jetstream" {
+	if pipeline != a.pipeline {
 		return v, fmt.Errorf("it is of pipeline %q", pipeline)
 	}
 	if v.ID, err = parseID(id); err != nil {
@@ -149,10 +161,12 @@ func fromJetStream(e jetstream.Msg, meta *jetstream.MsgMetadata) (v arrival, err
 func (r *run) readToTheEnd(ctx context.Context) {
 	ends := r.toRedis.ends.Load()
 	r.until(ctx, time.Minute, "reading the Redis streams to their end", func() bool { return r.toRedis.ends.Load() > ends+1 })
-	r.until(ctx, 5*time.Minute, "reading the JetStream stream to its end", func() bool {
-		info, err := r.stream.Info(ctx)
-		return err == nil && info.State.LastSeq == uint64(r.toJetStream.arrived.Load()) && info.State.Msgs == info.State.LastSeq
-	})
+	for a, stream := range map[*account]jetstream.Stream{r.toJetStream: r.stream, r.bus: r.fanned} {
+		r.until(ctx, 5*time.Minute, "reading the JetStream stream of "+a.name()+" to its end", func() bool {
+			info, err := stream.Info(ctx)
+			return err == nil && info.State.LastSeq == uint64(a.arrived.Load()) && info.State.Msgs == info.State.LastSeq
+		})
+	}
 }
 
 func (r *run) until(ctx context.Context, atMost time.Duration, what string, done func() bool) {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,10 +16,14 @@ import (
 // progress prints the progress every ten seconds until ctx is done.
 func (r *run) progress(ctx context.Context) error {
 	for began := time.Now(); pause(ctx, 10*time.Second); {
-		redis, nats := r.toRedis, r.toJetStream
-		r.t.Logf("%4.0f s: %d committed, %d delivered; waiting or dead: %d %s, %d %s; %d relay kills, %d kills in all",
-			time.Since(began).Seconds(), redis.committed.Load()+nats.committed.Load(), redis.arrived.Load()+nats.arrived.Load(),
-			redis.waiting(), redis.pipeline, nats.waiting(), nats.pipeline, r.faults.count(relayKilled), r.kills())
+		var committed, arrived int64
+		waiting := map[string]string{}
+		for _, a := range r.accounts() {
+			committed, arrived = committed+a.committed.Load(), arrived+a.arrived.Load()
+			waiting[a.name()] = strconv.FormatInt(a.waiting(), 10)
+		}
+		r.t.Logf("%4.0f s: %d to deliver, %d delivered; waiting or dead: %s; %d relay kills, %d kills in all",
+			time.Since(began).Seconds(), committed, arrived, byName(waiting), r.faults.count(relayKilled), r.kills())
 	}
 	return nil
 }
@@ -46,7 +51,7 @@ func (r *run) report(audits []audited, took time.Duration) {
 	line("events\tcommitted\trolled back\tdelivered\tdead\twaiting\tduplicates\tlost")
 	var sum audited
 	for _, a := range audits {
-		line("%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d", a.pipeline, a.committed, a.rolledBack, a.delivered, a.dead, a.waiting, a.duplicates, a.lost)
+		line("%s\t%d\t%d\t%d\t%d\t%d\t%d\t%d", a.name, a.committed, a.rolledBack, a.delivered, a.dead, a.waiting, a.duplicates, a.lost)
 		sum.committed += a.committed
 		sum.rolledBack += a.rolledBack
 		sum.delivered += a.delivered
@@ -69,6 +74,7 @@ func (r *run) report(audits []audited, took time.Duration) {
 	line("wake: notify\t%d notifications received for outbox_events", r.ways.notifications.Load())
 	line("JetStream\t%d events published in fast batches, %d singly", r.ways.fast.Load(), r.ways.oneByOne.Load())
 	line("times producers waited for the backlog\t%d", p.waited.Load())
+	line("API\t%d requests, %d of them known already, %d refused", r.api.requests, r.api.repeated, r.api.refused)
 	line("took\t%v", took.Round(time.Second))
 	line("seed\t%d", r.seed)
 	line("again\t%s", r.again())

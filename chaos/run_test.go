@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -29,11 +30,14 @@ type run struct {
 	postgres *testserver.PostgresServer
 	redis    *testserver.RedisServer
 	nats     *testserver.NATSServer
-	cache    *redis.Client // not through a proxy, as all the test's own connections
-	stream   jetstream.Stream
+	cache    *redis.Client    // not through a proxy, as all the test's own connections
+	stream   jetstream.Stream // of toJetStream
+	fanned   jetstream.Stream // of the sink bus
+	api      *bulkAPI         // of the sink crm
 	relays   []*relay
 
 	toRedis, toJetStream *account
+	log, bus, crm        *account // the sinks of one pipeline
 	producing            tally
 	faults               faults
 	ways                 ways
@@ -46,6 +50,7 @@ type run struct {
 
 const (
 	streamName      = "SHOP"
+	fannedName      = "FAN"
 	duplicateWindow = 10 * time.Minute
 	maxPayload      = 64 << 10 // of the NATS server
 	maxEvent        = 32 << 10 // of the stream
@@ -67,7 +72,12 @@ func newRun(t *testing.T) *run {
 			t.Error(err)
 		}
 	})
-	r.toRedis, r.toJetStream = r.newAccount("to-redis", "outbox_events"), r.newAccount("to-jetstream", "outbox_events2")
+	r.toRedis = r.newAccount(&feed{pipeline: "to-redis", table: "outbox_events"}, "")
+	r.toJetStream = r.newAccount(&feed{pipeline: "to-jetstream", table: "outbox_events2"}, "")
+	fan := &feed{pipeline: "fan", table: "outbox_events3"}
+	r.log = r.newAccount(fan, "log")
+	r.bus = r.newAccount(fan, "bus", "fan.orders.#", "fan.orders", "fan.refunds")
+	r.crm = r.newAccount(fan, "crm", "fan.payments", "fan.refunds")
 	r.startServers()
 	r.startRelays()
 	return r
@@ -94,19 +104,27 @@ func (r *run) startServers() {
 	r.check(err)
 	// Nothing is removed from the stream, because after a restart the server knows only
 	// the ids of messages that are still in it.
-	r.stream, err = js.CreateStream(r.t.Context(), jetstream.StreamConfig{
-		Name: streamName, Subjects: []string{"shop.>"}, Duplicates: duplicateWindow, MaxMsgSize: maxEvent,
-		MaxBytes: maxStream, AllowBatchPublish: true,
-	})
-	r.check(err)
+	create := func(name, subjects string) jetstream.Stream {
+		stream, err := js.CreateStream(r.t.Context(), jetstream.StreamConfig{
+			Name: name, Subjects: []string{subjects}, Duplicates: duplicateWindow, MaxMsgSize: maxEvent,
+			MaxBytes: maxStream / 2, AllowBatchPublish: true,
+		})
+		r.check(err)
+		return stream
+	}
+	r.stream, r.fanned = create(streamName, "shop.>"), create(fannedName, "fan.>")
 	r.watchIngest(conn)
+	r.api = r.startAPI()
 }
 
+// accounts returns the account of each sink.
+func (r *run) accounts() []*account { return []*account{r.toRedis, r.toJetStream, r.log, r.bus, r.crm} }
+
 // tablesSQL creates chaos_committed, which is the truth: its row commits with its event
-// or not at all. chaos_take_overs counts batches that another owner leases because the
+// or not at all. owed has the bits of the sinks that match the event, good of those that accept it. chaos_take_overs counts batches that another owner leases because the
 // one before did not finish.
 const tablesSQL = `
-CREATE TABLE chaos_committed (pipeline text NOT NULL, id bigint NOT NULL, good boolean NOT NULL);
+CREATE TABLE chaos_committed (pipeline text NOT NULL, id bigint NOT NULL, owed int NOT NULL, good int NOT NULL);
 CREATE TABLE chaos_take_overs (late interval NOT NULL);
 CREATE FUNCTION chaos_taken_over() RETURNS trigger LANGUAGE plpgsql AS
   $$ BEGIN INSERT INTO public.chaos_take_overs VALUES (clock_timestamp() - OLD.due_at); RETURN NULL; END $$;
@@ -118,7 +136,7 @@ func (r *run) startRelays() {
 	r.check(command(r.t.Context(), "go", "build", "-o", program, "../cmd/relay"))
 	for i := range relays {
 		proxies := r.startProxies(map[string]string{
-			"postgres": hostOf(r.t, r.postgres.URL), "redis": r.redis.Addr, "nats": hostOf(r.t, r.nats.URL),
+			"postgres": hostOf(r.t, r.postgres.URL), "redis": r.redis.Addr, "nats": hostOf(r.t, r.nats.URL), "api": r.api.address,
 		})
 		p := &relay{name: fmt.Sprintf("relay %d", i+1), program: program, proxies: proxies}
 		p.log = filepath.Join(r.dir, fmt.Sprintf("relay-%d.log", i+1))
@@ -158,8 +176,19 @@ pipelines:
     lease: 2s
     sink: {url: "nats://%[3]s", subject: "{topic}"}
     retry: {initial: 100ms, max: 5s}
+  - name: fan
+    source: {url: %[1]q, table: outbox_events3}
+    batch_size: %[4]d
+    claim: %[6]s
+    wake: notify
+    lease: 2s
+    retry: {initial: 100ms, max: 5s}
+    sinks:
+      - {name: log, url: "redis://%[2]s", stream: "{topic}"}
+      - {name: bus, url: "nats://%[3]s", subject: "{topic}", match: [%[7]s]}
+      - {name: crm, url: "http://%[8]s/batch", timeout: 2s, match: [%[9]s]}
 `, withHost(r.t, r.postgres.URL, proxies.address("postgres")), proxies.address("redis"), proxies.address("nats"),
-		size, 1100-size, *claim)
+		size, 1100-size, *claim, strings.Join(r.bus.match, ", "), proxies.address("api"), strings.Join(r.crm.match, ", "))
 }
 
 func (r *run) check(err error) {

@@ -101,8 +101,8 @@ func (r *run) notify(ctx context.Context) {
 		r.violation("%v", err)
 		return
 	}
-	d := draft{to: r.toRedis, commit: true}
-	d.add(streams[0], 1, true)
+	d := draft{to: r.toRedis.feed, commit: true}
+	d.add(streams[0], 1, everySink)
 	if !p.make(ctx, d) {
 		r.violation("the last event could not be committed")
 	}
@@ -124,16 +124,16 @@ func (r *run) checkWays(ctx context.Context) {
 	r.check(err)
 	defer conn.Close(context.WithoutCancel(ctx))
 	r.ways.claimed, r.ways.trigger = pairs(ctx, r, conn, claimedSQL), pairs(ctx, r, conn, triggersSQL)
-	if len(r.ways.claimed) != 2 {
-		r.violation("the buffers are %v; want two", r.ways.claimed)
+	if len(r.ways.claimed) != 3 {
+		r.violation("the buffers are %v; want three", r.ways.claimed)
 	}
 	for buf, mode := range r.ways.claimed {
 		if mode != *claim {
 			r.violation("%s is claimed by %s, %s was asked for", buf, mode, *claim)
 		}
 	}
-	if len(r.ways.trigger) != 1 || r.ways.trigger["outbox_events"] == "" {
-		r.violation("the triggers that notify are %v; expected one, on outbox_events", r.ways.trigger)
+	if len(r.ways.trigger) != 2 || r.ways.trigger["outbox_events"] == "" || r.ways.trigger["outbox_events3"] == "" {
+		r.violation("the triggers that notify are %v; expected one on outbox_events and one on outbox_events3", r.ways.trigger)
 	}
 	if r.ways.fast.Load() == 0 {
 		r.violation("no event went to JetStream in a fast batch, and %d one by one", r.ways.oneByOne.Load())
