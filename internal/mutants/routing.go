@@ -65,4 +65,25 @@ var routingMutants = []mutant{
 		new:  "",
 		pkg:  "./outbox/postgres", test: "TestRoute_Unmatched",
 	},
+	{
+		name: "rows that are written beside a join have another claim",
+		file: "outbox/postgres/internal/router/join.go",
+		old:  "			p.claim = o.claim\n",
+		new:  "			p.claim = &claim{id: group}\n",
+		pkg:  "./outbox/postgres", test: "TestRoute_Joins$",
+	},
+	{
+		name: "events are added to a leased row",
+		file: "outbox/postgres/internal/router/route.go",
+		old:  "group_id = r.joins AND state = 'waiting' AND lease_no = 0",
+		new:  "group_id = r.joins",
+		pkg:  "./outbox/postgres", test: "TestRoute_Joins$",
+	},
+	{
+		name: "shared events are added to a row without a claim",
+		file: "outbox/postgres/internal/router/join.go",
+		old:  "		case o.claim == nil || o.claim.rows >= maxShared:\n			continue\n",
+		new:  "		case o.claim == nil:\n",
+		pkg:  "./outbox/postgres", test: "TestRoute_JoinsNone",
+	},
 }

@@ -41,6 +41,8 @@ type Delivery struct {
 	OldestAt time.Time
 	// Shared reports whether another sink takes any of these events.
 	Shared bool
+	// BatchSize is how many ids a batch of the sink may have.
+	BatchSize int
 }
 
 // Of returns the delivery's events, in a slice of its own.
@@ -75,7 +77,7 @@ func (t Table) Divide(events []outbox.Event) (deliveries []Delivery, unmatched [
 		}
 		for _, sink := range last {
 			if n := open[sink]; n == 0 || len(deliveries[n-1].IDs) >= t[sink].BatchSize {
-				deliveries = append(deliveries, Delivery{GroupID: buffer.NewGroupID(), Sink: t[sink].Sink, OldestAt: e.CreatedAt})
+				deliveries = append(deliveries, Delivery{GroupID: buffer.NewGroupID(), Sink: t[sink].Sink, OldestAt: e.CreatedAt, BatchSize: t[sink].BatchSize})
 				open[sink] = len(deliveries)
 			}
 			d := &deliveries[open[sink]-1]

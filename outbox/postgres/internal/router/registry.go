@@ -48,6 +48,7 @@ WHERE b.buffer = $1 ORDER BY s.sink`
 type Routes struct {
 	base *ledger.Base
 	read atomic.Pointer[registry]
+	open openRows
 }
 
 // Register writes the configured sinks into the registry and reads it.

@@ -20,17 +20,33 @@ DELETE FROM outbox_batches
 WHERE group_id = $2::uuid AND lease_no = $3::bigint AND sink = '*' AND state = 'leased'
   AND (SELECT routes_no FROM outbox_buffers WHERE buffer = $1) = $4::bigint` + ledger.FenceSQL
 
-// Under a stamp all rows share the claim, because it is what their events carry, and an event without it is none of theirs.
+// Under a stamp all rows share the claim, because it is what their events carry, and an event without it is none of theirs. A
+// delivery is added to the row joins, if nobody has leased that since.
 const deliverSQL = `
+WITH r AS MATERIALIZED (
+  SELECT * FROM unnest($4::uuid[], $5::text[], $6::boolean[], $7::int[], $8::bigint[], $9::bigint[], $10::timestamptz[], $11::text[], $12::boolean[], $14::uuid[])
+    r(group_id, sink, shared, events, first_id, last_id, oldest_at, members, mine, joins)
+  WHERE current_setting('relay.fenced') = '1'
+), free AS MATERIALIZED (
+  SELECT r.* FROM r, LATERAL (
+    SELECT FROM outbox_batches WHERE group_id = r.joins AND state = 'waiting' AND lease_no = 0 FOR UPDATE SKIP LOCKED
+  ) unleased
+), joined AS (
+  UPDATE outbox_batches b
+  SET events = b.events + r.events, first_id = least(b.first_id, r.first_id), last_id = greatest(b.last_id, r.last_id),
+      oldest_at = least(b.oldest_at, r.oldest_at), newest_at = greatest(b.newest_at, nullif(current_setting('relay.newest_at'), '')::timestamptz),
+      members = b.members + r.members::int8multirange
+  FROM free r WHERE b.group_id = r.joins
+  RETURNING r.group_id
+)
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, newest_at, members, sink, claim_id)
 SELECT r.group_id, $1, 'range', CASE WHEN r.mine THEN 'leased' ELSE 'waiting' END, r.mine::int,
        CASE WHEN r.mine THEN clock_timestamp() + $13::interval ELSE clock_timestamp() END, $3, r.mine::int,
        0, 0, r.events, r.first_id, r.last_id, r.oldest_at, coalesce(nullif(current_setting('relay.newest_at'), '')::timestamptz, '-infinity'),
        r.members::int8multirange, r.sink, CASE WHEN r.shared OR current_setting('relay.newest_at') = '' THEN $2::uuid END
-FROM unnest($4::uuid[], $5::text[], $6::boolean[], $7::int[], $8::bigint[], $9::bigint[], $10::timestamptz[], $11::text[], $12::boolean[])
-  r(group_id, sink, shared, events, first_id, last_id, oldest_at, members, mine)
-WHERE current_setting('relay.fenced') = '1'`
+FROM r WHERE NOT EXISTS (SELECT FROM joined WHERE joined.group_id = r.group_id)
+RETURNING group_id`
 
 // Events that no sink takes become dead letters, in a row whose delivery is recorded: it deletes them.
 const (
@@ -52,7 +68,9 @@ WHERE current_setting('relay.fenced') = '1'`
 )
 
 // New returns the routes of a buffer.
-func New(base *ledger.Base) *Routes { return &Routes{base: base} }
+func New(base *ledger.Base) *Routes {
+	return &Routes{base: base, open: openRows{bySink: map[string]*open{}}}
+}
 
 // maxTries is how often a batch is routed again because the registry has changed.
 const maxTries = 3
@@ -82,12 +100,16 @@ func (r *Routes) Route(ctx context.Context, t *ledger.Tables, batch *buffer.Leas
 			taken = append(taken, mine)
 		}
 		ends := time.Now().Add(lease)
-		fenced, stamped, err := r.write(ctx, t, batch, known.no, lease, deliveries, taken, unmatched)
+		p := r.open.take(batch.GroupID, deliveries, taken)
+		done, err := r.write(ctx, t, batch, known.no, lease, deliveries, taken, p, unmatched)
 		if err != nil {
 			return nil, r.base.Explain(ctx, "routing a batch", err)
 		}
-		if fenced {
-			return routed(batch, deliveries, taken, stamped, ends), nil
+		if done.fenced {
+			if !done.stamped {
+				r.open.keep(p, deliveries, taken, done.inserted)
+			}
+			return routed(batch, deliveries, taken, p, done, ends), nil
 		}
 		if err := r.Read(ctx, t); err != nil {
 			return nil, r.base.Explain(ctx, "reading the routes", err)
@@ -100,12 +122,14 @@ func (r *Routes) Route(ctx context.Context, t *ledger.Tables, batch *buffer.Leas
 }
 
 // routed is what became of a batch.
-func routed(batch *buffer.Lease, deliveries []routing.Delivery, taken []bool, stamped bool, ends time.Time) *buffer.Routed {
+func routed(batch *buffer.Lease, deliveries []routing.Delivery, taken []bool, p *plan, done written, ends time.Time) *buffer.Routed {
 	result := &buffer.Routed{Events: len(batch.Events), Bytes: batch.Bytes()}
 	for i := range deliveries {
 		d := &deliveries[i]
 		if !taken[i] {
-			result.Add(d.Sink)
+			if done.inserted[d.GroupID] {
+				result.Add(d.Sink)
+			}
 			continue
 		}
 		l := &buffer.Lease{
@@ -113,39 +137,52 @@ func routed(batch *buffer.Lease, deliveries []routing.Delivery, taken []bool, st
 			LeaseNo: 1, Ends: ends, UnfinishedLeases: 1, FirstID: d.IDs[0], LastID: d.IDs[len(d.IDs)-1],
 			ClaimedAt: batch.ClaimedAt, ClaimedLocal: batch.ClaimedLocal,
 		}
-		if d.Shared || stamped {
-			l.ClaimID = batch.GroupID
+		if d.Shared || done.stamped {
+			l.ClaimID = p.claim.id
 		}
 		result.Leases = append(result.Leases, buffer.SinkLease{Sink: d.Sink, Lease: l})
 	}
 	return result
 }
 
-// write writes the rows. stamped reports whether the events carry the claim's group_id.
+// written is what a route wrote.
+type written struct {
+	fenced   bool
+	stamped  bool               // the events carry the claim's group_id
+	inserted map[uuid.UUID]bool // the deliveries that have a row of their own
+}
+
+// write writes the rows.
 func (r *Routes) write(
-	ctx context.Context, t *ledger.Tables, batch *buffer.Lease, no int64, lease time.Duration, deliveries []routing.Delivery, taken []bool, unmatched []int64,
-) (fenced, stamped bool, err error) {
-	begin := r.base.DB.BatchTx(r.base.DB.StatementTimeout, "synchronous_commit", "on")
+	ctx context.Context, t *ledger.Tables, batch *buffer.Lease, no int64, lease time.Duration, deliveries []routing.Delivery, taken []bool, p *plan, unmatched []int64,
+) (done written, err error) {
+	begin := r.base.DB.BatchTx(r.base.DB.StatementTimeout, "synchronous_commit", "on", "enable_hashjoin", "off", "enable_mergejoin", "off")
 	begin.Row = func([][]byte) error {
-		fenced = false
+		done = written{inserted: map[uuid.UUID]bool{}}
 		return nil
 	}
 	steps := []pg.Step{begin, {
 		Prepare: true, SQL: t.SQL(fenceSQL), Args: []string{t.Buffer, batch.GroupID.String(), pg.Int(batch.LeaseNo), pg.Int(no)},
 		Row: func(v [][]byte) error {
-			fenced, stamped = true, len(v[1]) == 0
+			done.fenced, done.stamped = true, len(v[1]) == 0
 			return nil
 		},
 	}}
 	if len(deliveries) > 0 {
-		args := append([]string{t.Buffer, batch.GroupID.String(), r.base.Owner}, columns(deliveries, taken)...)
-		steps = append(steps, pg.Step{Prepare: true, SQL: t.SQL(deliverSQL), Args: append(args, pg.Interval(lease))})
+		args := append([]string{t.Buffer, p.claim.id.String(), r.base.Owner}, columns(deliveries, taken)...)
+		steps = append(steps, pg.Step{
+			Prepare: true, SQL: t.SQL(deliverSQL), Args: append(args, pg.Interval(lease), pg.UUIDArray(p.ids())),
+			Row: func(v [][]byte) error {
+				done.inserted[uuid.UUID(v[0])] = true
+				return nil
+			},
+		})
 	}
 	if len(unmatched) > 0 {
 		steps = append(steps, r.bury(t, batch, unmatched)...)
 	}
 	err = r.base.DB.Transact(ctx, steps...)
-	return fenced, stamped, err
+	return done, err
 }
 
 // columns are the deliveries as arrays, a column each.

@@ -1,0 +1,140 @@
+package router
+
+import (
+	"sync"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox/internal/idset"
+	"github.com/outboxrelay/relay/outbox/internal/routing"
+)
+
+// A sink that is behind would get a row, and later a send, for each claim, however few events those have. So a route adds events to
+// the row that it wrote last for the sink, while nobody has leased it. The rows of that route take the claim_id of this
+// row: otherwise a settle of one would not see that the other holds the same events. The claim_id of a row never changes.
+// Under a stamp nothing is added, because claim_id is the stamp of one claim.
+
+const (
+	maxRanges = 64 // of ids in a row that is added to: each update writes all of them
+	maxJoins  = 100
+	// maxShared bounds the rows that ever had one claim_id: their settles wait for each other.
+	maxShared = 256
+)
+
+// open is a row that nobody has leased yet, as far as this process knows.
+type open struct {
+	group  uuid.UUID
+	claim  *claim // nil if no other row has any of its events
+	events int
+	ranges int
+	joins  int
+	last   int64
+}
+
+// claim is the claim_id of rows that may share events.
+type claim struct {
+	id   uuid.UUID
+	rows int
+}
+
+// openRows are the last open row of each sink. They are safe for concurrent use.
+type openRows struct {
+	mu     sync.Mutex
+	bySink map[string]*open
+}
+
+// plan is what one route adds to, and the claim_id of its rows that share events.
+type plan struct {
+	claim *claim
+	into  []*open // for each delivery; nil for a row of its own
+}
+
+// ids returns the group_ids of the rows that the deliveries are added to, uuid.Nil for none.
+func (p *plan) ids() []uuid.UUID {
+	ids := make([]uuid.UUID, len(p.into))
+	for i, o := range p.into {
+		if o != nil {
+			ids[i] = o.group
+		}
+	}
+	return ids
+}
+
+// take plans a route of a claim. Until keep, no other route adds to the same rows.
+func (r *openRows) take(group uuid.UUID, deliveries []routing.Delivery, taken []bool) *plan {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	p := &plan{into: make([]*open, len(deliveries))}
+	for i := range deliveries {
+		d := &deliveries[i]
+		o := r.bySink[d.Sink]
+		if taken[i] || o == nil || !o.fits(d) || !alone(deliveries, i) {
+			continue
+		}
+		switch {
+		case !d.Shared:
+		case o.claim == nil || o.claim.rows >= maxShared:
+			continue
+		case p.claim == nil:
+			p.claim = o.claim
+		case p.claim != o.claim:
+			continue
+		}
+		delete(r.bySink, d.Sink)
+		p.into[i] = o
+	}
+	if p.claim == nil {
+		p.claim = &claim{id: group}
+	}
+	return p
+}
+
+// alone reports whether a delivery is the only one of its sink: the later ids of one that was cut go behind the earlier ones.
+func alone(deliveries []routing.Delivery, i int) bool {
+	for j := range deliveries {
+		if j != i && deliveries[j].Sink == deliveries[i].Sink {
+			return false
+		}
+	}
+	return true
+}
+
+// fits reports whether a delivery may be added to the row.
+func (o *open) fits(d *routing.Delivery) bool {
+	return o.events+len(d.IDs) <= d.BatchSize && o.ranges+len(idset.Of(d.IDs)) <= maxRanges && o.joins < maxJoins
+}
+
+func (o *open) add(d *routing.Delivery) {
+	ids := idset.Of(d.IDs)
+	o.ranges += len(ids)
+	if o.events > 0 && d.IDs[0] == o.last+1 {
+		o.ranges--
+	}
+	o.events += len(d.IDs)
+	o.last = d.IDs[len(d.IDs)-1]
+}
+
+// keep notes which rows are open after a route. inserted are the deliveries that have a row of their own.
+func (r *openRows) keep(p *plan, deliveries []routing.Delivery, taken []bool, inserted map[uuid.UUID]bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range deliveries {
+		d, o := &deliveries[i], p.into[i]
+		if d.Shared && inserted[d.GroupID] {
+			p.claim.rows++
+		}
+		switch {
+		case taken[i]:
+			continue
+		case !inserted[d.GroupID]:
+			o.joins++
+		default:
+			o = &open{group: d.GroupID}
+			if d.Shared {
+				o.claim = p.claim
+			}
+		}
+		o.add(d)
+		r.bySink[d.Sink] = o
+	}
+}
