@@ -68,7 +68,7 @@ var routingMutants = []mutant{
 	{
 		name: "rows that are written beside a join have another claim",
 		file: "outbox/postgres/internal/router/join.go",
-		old:  "			p.claim = o.claim\n",
+		old:  "			p.claim = rows[at].claim\n",
 		new:  "			p.claim = &claim{id: group}\n",
 		pkg:  "./outbox/postgres", test: "TestRoute_Joins$",
 	},
@@ -82,8 +82,8 @@ var routingMutants = []mutant{
 	{
 		name: "shared events are added to a row without a claim",
 		file: "outbox/postgres/internal/router/join.go",
-		old:  "		case o.claim == nil || o.claim.rows >= maxShared:\n			continue\n",
-		new:  "		case o.claim == nil:\n",
+		old:  "(!d.Shared || p.shares(o))",
+		new:  "(o.claim == nil || p.shares(o))",
 		pkg:  "./outbox/postgres", test: "TestRoute_JoinsNone",
 	},
 }

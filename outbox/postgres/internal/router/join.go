@@ -1,6 +1,7 @@
 package router
 
 import (
+	"slices"
 	"sync"
 
 	"github.com/google/uuid"
@@ -17,6 +18,7 @@ import (
 const (
 	maxRanges = 64 // of ids in a row that is added to: each update writes all of them
 	maxJoins  = 100
+	maxOpen   = 2 // rows of a sink
 	// maxShared bounds the rows that ever had one claim_id: their settles wait for each other.
 	maxShared = 256
 )
@@ -37,10 +39,10 @@ type claim struct {
 	rows int
 }
 
-// openRows are the last open row of each sink. They are safe for concurrent use.
+// openRows are the open rows of each sink, one for each route that goes on at the same time. They are safe for concurrent use.
 type openRows struct {
 	mu     sync.Mutex
-	bySink map[string]*open
+	bySink map[string][]*open
 }
 
 // plan is what one route adds to, and the claim_id of its rows that share events.
@@ -67,26 +69,26 @@ func (r *openRows) take(group uuid.UUID, deliveries []routing.Delivery, taken []
 	p := &plan{into: make([]*open, len(deliveries))}
 	for i := range deliveries {
 		d := &deliveries[i]
-		o := r.bySink[d.Sink]
-		if taken[i] || o == nil || !o.fits(d) || !alone(deliveries, i) {
+		rows := r.bySink[d.Sink]
+		at := slices.IndexFunc(rows, func(o *open) bool { return o.fits(d) && (!d.Shared || p.shares(o)) })
+		if taken[i] || at < 0 || !alone(deliveries, i) {
 			continue
 		}
-		switch {
-		case !d.Shared:
-		case o.claim == nil || o.claim.rows >= maxShared:
-			continue
-		case p.claim == nil:
-			p.claim = o.claim
-		case p.claim != o.claim:
-			continue
+		p.into[i] = rows[at]
+		if d.Shared {
+			p.claim = rows[at].claim
 		}
-		delete(r.bySink, d.Sink)
-		p.into[i] = o
+		r.bySink[d.Sink] = slices.Delete(rows, at, at+1)
 	}
 	if p.claim == nil {
 		p.claim = &claim{id: group}
 	}
 	return p
+}
+
+// shares reports whether the rows of the route can have the claim_id of an open row.
+func (p *plan) shares(o *open) bool {
+	return o.claim != nil && o.claim.rows < maxShared && (p.claim == nil || p.claim == o.claim)
 }
 
 // alone reports whether a delivery is the only one of its sink: the later ids of one that was cut go behind the earlier ones.
@@ -135,6 +137,7 @@ func (r *openRows) keep(p *plan, deliveries []routing.Delivery, taken []bool, in
 			}
 		}
 		o.add(d)
-		r.bySink[d.Sink] = o
+		rows := append(r.bySink[d.Sink], o)
+		r.bySink[d.Sink] = rows[max(0, len(rows)-maxOpen):]
 	}
 }

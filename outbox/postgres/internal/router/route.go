@@ -69,7 +69,7 @@ WHERE current_setting('relay.fenced') = '1'`
 
 // New returns the routes of a buffer.
 func New(base *ledger.Base) *Routes {
-	return &Routes{base: base, open: openRows{bySink: map[string]*open{}}}
+	return &Routes{base: base, open: openRows{bySink: map[string][]*open{}}}
 }
 
 // maxTries is how often a batch is routed again because the registry has changed.

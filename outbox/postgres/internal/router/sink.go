@@ -24,6 +24,7 @@ func NewSink(base *ledger.Base, name string) *Sink {
 	return &Sink{Ledger: ledger.New(base, "", name, due.After), base: base, name: name, due: due}
 }
 
+// No more batches are counted than are enough to know what to do: a sink that was away for days may have many.
 const countSQL = `
 SELECT clock.now, min(due_at),
        count(*) FILTER (WHERE due_at <= clock.now AND NOT ` + ledger.SuspectSQL + `),
@@ -31,7 +32,11 @@ SELECT clock.now, min(due_at),
        count(*) FILTER (WHERE state = 'waiting'),
        count(*) FILTER (WHERE state = 'delivered')
 FROM (SELECT clock_timestamp() AS now) clock
-LEFT JOIN outbox_batches ON buffer = $1 AND sink = $2 AND due_at > $3::timestamptz
+LEFT JOIN (
+  SELECT due_at, state, unfinished_leases FROM outbox_batches
+  WHERE buffer = $1 AND sink = $2 AND due_at > $3::timestamptz
+  ORDER BY due_at LIMIT 5000
+) first ON true
 GROUP BY clock.now`
 
 // CountBacklog implements buffer.Inspector.
