@@ -52,7 +52,8 @@ func (a *app) run(cfg *config.Config) error {
 	pipelines, err := cfg.Open(func(name string) config.Process {
 		return config.Process{
 			Owner:  fmt.Sprintf("%s/%d/%s", host, os.Getpid(), name),
-			Stdout: a.stdout, Gate: gate, Observer: metrics.Observer(name), Log: log,
+			Stdout: a.stdout, Gate: gate, Log: log,
+			Observer: func(sink string) pipeline.Observer { return metrics.Observer(name, sink) },
 		}
 	})
 	if err != nil {
@@ -166,6 +167,12 @@ func (a *app) adminServer(ctx context.Context, cfg *config.Config, opened []*con
 	for i, o := range opened {
 		p := &cfg.Pipelines[i]
 		pipelines[i] = admin.Pipeline{Name: p.Name, Health: o, MaxWaiting: p.MaxWaiting, DeadLetters: deadLettersOf(p, o.Buffer)}
+		if router := o.Router(); router != nil {
+			pipelines[i].Router = router
+			for _, s := range o.Sinks {
+				pipelines[i].Sinks = append(pipelines[i].Sinks, admin.Sink{Name: s.Config.SinkName, Health: s})
+			}
+		}
 	}
 	server := admin.New(pipelines, m, admin.Config{Token: cfg.Admin.Token.Reveal(), Redact: a.redact, Log: log})
 	log.InfoContext(ctx, "admin endpoint listening", "url", "http://"+l.Addr().String()+"/")

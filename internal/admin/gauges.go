@@ -13,7 +13,8 @@ const unknown = " NaN while relay_source_up is 0."
 
 var (
 	pendingDesc = desc("relay_events_pending",
-		"Events that are committed and neither delivered nor dead; exact to 100,000, an estimate beyond."+unknown)
+		"Events that are committed and neither delivered nor dead; exact to 100,000, an estimate beyond. "+
+			"With several sinks an event counts once at each that does not have it, and at sink * until it is routed."+unknown)
 	oldestDesc      = desc("relay_oldest_pending_seconds", "Age of the oldest pending event; 0 if there is none."+unknown)
 	batchesDesc     = desc("relay_batches", "Live batches by state."+unknown, "state")
 	suspectsDesc    = desc("relay_suspect_batches", "Live batches that two or more owners in a row did not finish; they are sent one at a time, with nothing else in flight."+unknown)
@@ -28,7 +29,7 @@ var (
 )
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc(name, help, append(labels, label), nil)
+	return prometheus.NewDesc(name, help, append(labels, label, sinkLabel), nil)
 }
 
 // gauges collects the status of pipelines during a scrape. Unknown values are NaN,
@@ -45,30 +46,64 @@ func (g gauges) Describe(to chan<- *prometheus.Desc) {
 // Collect implements prometheus.Collector.
 func (g gauges) Collect(to chan<- prometheus.Metric) {
 	g.snapshots.each(context.Background(), func(p Pipeline, s buffer.Status, err error) {
-		gauge := func(d *prometheus.Desc, value float64, labels ...string) {
-			to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append(labels, p.Name)...)
+		c := collecting{to, p.Name, "", err != nil}
+		c.known(transactionDesc, s.OldestTransaction.Seconds())
+		c.gauge(upDesc, boolGauge(err == nil))
+		if len(p.Sinks) == 0 {
+			c.status(&buffer.SinkStatus{
+				Pending: s.Pending, OldestPending: s.OldestPending, Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered,
+				Suspects: s.Suspects, OldestSuspect: s.OldestSuspect, Unnotified: s.Unnotified,
+			})
+			c.health(p.Health)
+			return
 		}
-		known := func(value float64) float64 {
-			if err != nil {
-				return math.NaN()
-			}
-			return value
+		for _, one := range p.statuses(&s) {
+			c.sink = one.Name
+			c.status(&one)
 		}
-		gauge(pendingDesc, known(float64(s.Pending)))
-		gauge(oldestDesc, known(s.OldestPending.Seconds()))
-		gauge(batchesDesc, known(float64(s.Leased)), "leased")
-		gauge(batchesDesc, known(float64(s.Waiting)), "waiting")
-		gauge(batchesDesc, known(float64(s.Delivered)), "delivered")
-		gauge(suspectsDesc, known(float64(s.Suspects)))
-		gauge(suspectDesc, known(s.OldestSuspect.Seconds()))
-		gauge(transactionDesc, known(s.OldestTransaction.Seconds()))
-		gauge(unnotifiedDesc, known(float64(s.Unnotified)))
-		gauge(upDesc, boolGauge(err == nil))
-		gauge(readyDesc, boolGauge(p.Health.Ready() == nil))
-		batchSize, workers := p.Health.Limits()
-		gauge(batchSizeDesc, float64(batchSize))
-		gauge(workersDesc, float64(workers))
+		for _, one := range p.Sinks {
+			c.sink = one.Name
+			c.health(one.Health)
+		}
+		c.sink = buffer.Unrouted
+		c.gauge(readyDesc, boolGauge(p.Router.Ready() == nil))
 	})
+}
+
+// collecting collects the gauges of a pipeline or of one of its sinks.
+type collecting struct {
+	to             chan<- prometheus.Metric
+	pipeline, sink string
+	unknown        bool
+}
+
+func (c collecting) gauge(d *prometheus.Desc, value float64, labels ...string) {
+	c.to <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, value, append(labels, c.pipeline, c.sink)...)
+}
+
+func (c collecting) known(d *prometheus.Desc, value float64, labels ...string) {
+	if c.unknown {
+		value = math.NaN()
+	}
+	c.gauge(d, value, labels...)
+}
+
+func (c collecting) status(s *buffer.SinkStatus) {
+	c.known(pendingDesc, float64(s.Pending))
+	c.known(oldestDesc, s.OldestPending.Seconds())
+	c.known(batchesDesc, float64(s.Leased), "leased")
+	c.known(batchesDesc, float64(s.Waiting), "waiting")
+	c.known(batchesDesc, float64(s.Delivered), "delivered")
+	c.known(suspectsDesc, float64(s.Suspects))
+	c.known(suspectDesc, s.OldestSuspect.Seconds())
+	c.known(unnotifiedDesc, float64(s.Unnotified))
+}
+
+func (c collecting) health(h SinkHealth) {
+	c.gauge(readyDesc, boolGauge(h.Ready() == nil))
+	batchSize, workers := h.Limits()
+	c.gauge(batchSizeDesc, float64(batchSize))
+	c.gauge(workersDesc, float64(workers))
 }
 
 func boolGauge(b bool) float64 {

@@ -1,12 +1,19 @@
 package admin
 
 import (
+	"slices"
+
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
+	dto "github.com/prometheus/client_model/go"
 )
 
-// label is the label of every metric of a pipeline.
-const label = "pipeline"
+// label is the label of every metric of a pipeline. sinkLabel is that of one of several sinks; where it is empty, it is left out:
+// see [Metrics.gather].
+const (
+	label     = "pipeline"
+	sinkLabel = "sink"
+)
 
 // The buckets for claims, sends and settles, and for the delivery latency, in seconds.
 var (
@@ -28,10 +35,10 @@ type Metrics struct {
 // process. [Metrics.Observer] adds those of a pipeline.
 func NewMetrics() *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
-		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, append(labels, label))
+		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, append(labels, label, sinkLabel))
 	}
 	histogram := func(name, help string, buckets []float64) *prometheus.HistogramVec {
-		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{label})
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{label, sinkLabel})
 	}
 	m := &Metrics{
 		registry:  prometheus.NewRegistry(),
@@ -57,16 +64,31 @@ func NewMetrics() *Metrics {
 	return m
 }
 
-// Observer returns the observer of a pipeline and creates its metrics. It must be
-// called once for each pipeline.
-func (m *Metrics) Observer(pipeline string) *Observer {
+// Observer returns the observer of a pipeline and creates its metrics; sink is the name of one of its several sinks, "" if it has a
+// single one. It must be called once for each pipeline and sink.
+func (m *Metrics) Observer(pipeline, sink string) *Observer {
 	m.VacuumObserver(pipeline).reset()
-	batches := m.batches.MustCurryWith(prometheus.Labels{label: pipeline})
+	batches := m.batches.MustCurryWith(prometheus.Labels{label: pipeline, sinkLabel: sink})
 	return &Observer{
-		delivered: m.delivered.WithLabelValues(pipeline), dead: m.dead.WithLabelValues(pipeline),
+		delivered: m.delivered.WithLabelValues(pipeline, sink), dead: m.dead.WithLabelValues(pipeline, sink),
 		deliveredBatches: batches.WithLabelValues("delivered"), retryBatches: batches.WithLabelValues("retry"),
 		splitBatches: batches.WithLabelValues("split"), buriedBatches: batches.WithLabelValues("buried"),
-		claim: m.claim.WithLabelValues(pipeline), send: m.send.WithLabelValues(pipeline), settle: m.settle.WithLabelValues(pipeline),
-		latency: m.latency.WithLabelValues(pipeline),
+		claim: m.claim.WithLabelValues(pipeline, sink), send: m.send.WithLabelValues(pipeline, sink), settle: m.settle.WithLabelValues(pipeline, sink),
+		latency: m.latency.WithLabelValues(pipeline, sink),
 	}
+}
+
+// gather returns all metrics. The metrics of one name must have the same labels in a registry, so those of a pipeline with a single sink
+// have an empty label sink there, which Prometheus takes for none.
+func (m *Metrics) gather() ([]*dto.MetricFamily, error) {
+	families, err := m.registry.Gather()
+	for _, f := range families {
+		for _, one := range f.GetMetric() {
+			isEmpty := func(l *dto.LabelPair) bool { return l.GetName() == sinkLabel && l.GetValue() == "" }
+			if slices.ContainsFunc(one.GetLabel(), isEmpty) {
+				one.Label = slices.DeleteFunc(slices.Clone(one.GetLabel()), isEmpty) // the registry has others
+			}
+		}
+	}
+	return families, err
 }

@@ -55,8 +55,8 @@ func families(t *testing.T, s *Server) map[string]*dto.MetricFamily {
 // observed returns a server of two pipelines, and the observer of the first.
 func observed() (*Server, *Observer) {
 	m := NewMetrics()
-	o := m.Observer("orders")
-	m.Observer("down")
+	o := m.Observer("orders", "")
+	m.Observer("down", "")
 	return New(two(), m, Config{}), o
 }
 
@@ -118,7 +118,7 @@ func TestVacuumObserver(t *testing.T) {
 	t.Parallel()
 	m := NewMetrics()
 	s := New(two(), m, Config{})
-	m.Observer("apart")
+	m.Observer("apart", "")
 	h := m.VacuumObserver("orders", "down")
 	h.Blocked(buffer.BlockedByTransaction, 90*time.Second)
 	h.Blocked(buffer.BlockedByPrepared, 0)
@@ -245,7 +245,7 @@ func TestObserver_Latency(t *testing.T) {
 }
 
 func BenchmarkSettled(b *testing.B) {
-	o := NewMetrics().Observer("orders")
+	o := NewMetrics().Observer("orders", "")
 	ten := batch(1000, time.Minute)
 	for _, outcomes := range [][]buffer.Outcome{{{}}, {{IDs: ten.IDs()}}} {
 		b.Run(fmt.Sprintf("ids=%d", len(outcomes[0].IDs)), func(b *testing.B) {

@@ -16,19 +16,50 @@ type Pipeline struct {
 	Health Health
 	// MaxWaiting is how many batches may wait before claiming stops.
 	MaxWaiting int
+	// Sinks are the configured ones of several, and Router is ready while events are routed to them; nil for a single sink.
+	Sinks  []Sink
+	Router Readiness
 	DeadLetters
+}
+
+// Sink is one of several sinks of a pipeline.
+type Sink struct {
+	Name   string
+	Health SinkHealth
+}
+
+// Readiness tells whether progress is made. It is safe for concurrent use.
+type Readiness interface {
+	// Ready returns nil, or why no progress is made. errors.As finds a classified error in it.
+	Ready() error
+}
+
+// SinkHealth is the state of one of several sinks. Its methods are safe for concurrent use.
+type SinkHealth interface {
+	Readiness
+	// Limits are the current batch size and number of workers.
+	Limits() (batchSize, workers int)
 }
 
 // Health is the state of a pipeline. Its methods are safe for concurrent use.
 type Health interface {
-	// Ready returns nil, or why the pipeline makes no progress. errors.As finds a classified error in it.
-	Ready() error
+	SinkHealth
 	Status(ctx context.Context) (buffer.Status, error)
 	// Worst returns the oldest transaction that blocks vacuum in its database, if
 	// it is old enough for a warning.
 	Worst() (buffer.VacuumBlocker, bool)
-	// Limits are the current batch size and number of workers.
-	Limits() (batchSize, workers int)
+}
+
+// statuses are those of the sinks, and of what is not routed yet; of the configured sinks alone if the status is unknown.
+func (p *Pipeline) statuses(s *buffer.Status) []buffer.SinkStatus {
+	if s.Sinks != nil {
+		return s.Sinks
+	}
+	var all []buffer.SinkStatus
+	for _, one := range p.Sinks {
+		all = append(all, buffer.SinkStatus{Name: one.Name})
+	}
+	return append(all, buffer.SinkStatus{Name: buffer.Unrouted})
 }
 
 // classified is an error with a class that says nothing about events.

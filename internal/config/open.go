@@ -33,8 +33,8 @@ type Process struct {
 	Stdout io.Writer
 	// Gate is the process's; nil: the pipeline is the only one that runs.
 	Gate *pipeline.Gate
-	// Observer and Log are for the pipeline; both may be nil.
-	Observer pipeline.Observer
+	// Observer returns the observer of a sink, by its name, "" for a single one. Observer and Log may be nil.
+	Observer func(sink string) pipeline.Observer
 	Log      *slog.Logger
 	// pools are those of Config.Open, by URL.
 	pools map[string]*postgres.Pool
@@ -111,6 +111,9 @@ func (o *Runtime) Run(ctx, stop context.Context) error {
 	}
 	return group.Wait()
 }
+
+// Router is ready while events are routed; nil for a single sink.
+func (o *Runtime) Router() *pipeline.Router { return o.router }
 
 // Ready returns nil, or why events are not claimed, or why one of the sinks is not ready.
 func (o *Runtime) Ready() error {
@@ -389,6 +392,10 @@ func (p *Pipeline) bucketName(s *Sink) string {
 
 // pipelineConfig is the configuration of the pipeline itself.
 func (p *Pipeline) pipelineConfig(process Process) pipeline.Config {
+	var observer pipeline.Observer
+	if process.Observer != nil && p.Sinks == nil { // a router has none
+		observer = process.Observer(p.SinkName)
+	}
 	return pipeline.Config{
 		Name: p.Name, Schedule: p.Schedule, OnSchedule: !p.Eager,
 		BatchSize: p.BatchSize, AutoBatchSize: p.AutoBatchSize, MaxBatches: p.MaxBatches, MaxWaiting: p.MaxWaiting,
@@ -396,7 +403,7 @@ func (p *Pipeline) pipelineConfig(process Process) pipeline.Config {
 		MaxAttempts: p.Retry.MaxAttempts,
 		Backoff:     p.backoff(),
 		SendTimeout: p.Sink.sendTimeout(p.Workers), Ordered: p.ordered(),
-		Gate: process.Gate, Observer: process.Observer, Redact: p.redaction.text, Log: process.Log,
+		Gate: process.Gate, Observer: observer, Redact: p.redaction.text, Log: process.Log,
 	}
 }
 

@@ -36,6 +36,33 @@ type Status struct {
 	// OldestTransaction is the age of the oldest open transaction on the server that is not
 	// the relay's; 0 if there is none, or the database has no such thing.
 	OldestTransaction time.Duration
+	// Sinks are those that the events are routed to, in the order of the configuration, then those that have batches or dead letters
+	// without being configured, and [Unrouted]; nil for a single one.
+	Sinks []SinkStatus
+}
+
+// Unrouted is the name of the sink of events that are not routed yet, and of dead letters that no sink takes.
+const Unrouted = "*"
+
+// SinkStatus is what waits for one of several sinks.
+type SinkStatus struct {
+	Name string
+	// Pending events are for this sink, and it has not got them: an event counts once at each of its sinks. Of [Unrouted] they are those
+	// that are not routed yet.
+	Pending int64
+	// OldestPending is the age of the oldest of them; 0 if there is none.
+	OldestPending time.Duration
+	// Leased, Waiting and Delivered count the sink's batches by state, Due those that are due.
+	Leased, Waiting, Delivered, Due int64
+	// Next is how long until the first waiting batch is due; 0 if one is due, or none waits.
+	Next time.Duration
+	// Waits are why batches wait, the most frequent reasons first; at most [MaxWaits].
+	Waits []Wait
+	// Suspects are those of its batches that are sent one at a time, and OldestSuspect since when; see [Status].
+	Suspects      int64
+	OldestSuspect time.Duration
+	// Dead counts the open dead letters of the sink, Unnotified those of them that no dead-letter hook was notified of.
+	Dead, Unnotified int64
 }
 
 // Wait is a reason why batches wait.

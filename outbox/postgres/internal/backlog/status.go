@@ -36,7 +36,8 @@ SELECT leased, waiting, delivered, claimed, fresh.events,
        greatest((SELECT reltuples FROM pg_class WHERE oid = $5::regclass), 0)::bigint,
        CASE WHEN $3::bigint > 0 THEN least($3::numeric - $2::bigint, 9223372036854775807)::bigint ELSE 9223372036854775807 END,
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL AND notified_at IS NULL),
-       suspects, coalesce(extract(epoch FROM clock_timestamp() - oldest_suspect) * 1000000, 0)::bigint
+       suspects, coalesce(extract(epoch FROM clock_timestamp() - oldest_suspect) * 1000000, 0)::bigint,
+       coalesce(extract(epoch FROM clock_timestamp() - fresh.oldest_at) * 1000000, 0)::bigint
 FROM ledger, alone, fresh`
 
 // A delivered batch has an error if its events cannot be deleted.
@@ -53,24 +54,27 @@ func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 	if err != nil {
 		return buffer.Status{}, err
 	}
-	var s buffer.Status
+	var (
+		s     buffer.Status
+		fresh freshEvents
+	)
 	floor, lastValue := b.watermarks.Span()
-	err = b.base.DB.Transact(ctx,
+	steps := []pg.Step{
 		pg.ReadTx(b.base.DB.StatementTimeout, pg.PlanByPrimaryKey...),
-		pg.Step{
+		{
 			SQL: t.Statements.Status,
 			Args: []string{
 				t.Buffer, pg.Int(floor), pg.Int(lastValue), b.base.Pipeline, t.Events, pg.Int(buffer.PendingExact + 1),
 			},
 			Row: func(v [][]byte) error {
 				s.Leased, s.Waiting, s.Delivered = pg.ReadInt8(v[0]), pg.ReadInt8(v[1]), pg.ReadInt8(v[2])
-				claimed, fresh := pg.ReadInt8(v[3]), pg.ReadInt8(v[4])
-				if fresh > buffer.PendingExact {
+				fresh = freshEvents{events: pg.ReadInt8(v[4]), oldest: max(0, time.Duration(pg.ReadInt8(v[13]))*time.Microsecond)}
+				if fresh.events > buffer.PendingExact {
 					// The statistics' count of rows, or the ids drawn since the floor if those are fewer. A table
 					// without a sequence has no count of ids.
-					fresh = max(fresh, min(pg.ReadInt8(v[8]), pg.ReadInt8(v[9])))
+					fresh.events = max(fresh.events, min(pg.ReadInt8(v[8]), pg.ReadInt8(v[9])))
 				}
-				s.Pending = claimed + fresh
+				s.Pending = pg.ReadInt8(v[3]) + fresh.events
 				s.OldestPending = max(0, time.Duration(pg.ReadInt8(v[5]))*time.Microsecond)
 				s.Dead, s.Unnotified = pg.ReadInt8(v[6]), pg.ReadInt8(v[10])
 				s.OldestTransaction = max(0, time.Duration(pg.ReadInt8(v[7]))*time.Microsecond)
@@ -80,11 +84,18 @@ func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 				return nil
 			},
 		},
-		waitsStep(t, t.Buffer, &s.Waits),
 		waitsStep(t, t.Buffer+ledger.DeadLettersSuffix, &s.HookWaits),
-	)
-	if err != nil {
+	}
+	if b.base.Sinks == nil {
+		steps = append(steps, waitsStep(t, t.Buffer, &s.Waits))
+	} else {
+		steps = append(steps, b.sinksSteps(t, &s, &fresh)...)
+	}
+	if err := b.base.DB.Transact(ctx, steps...); err != nil {
 		return buffer.Status{}, b.base.Explain(ctx, "reading the status", err)
+	}
+	if b.base.Sinks != nil {
+		completeSinks(&s, len(b.base.Sinks), fresh)
 	}
 	return s, nil
 }
@@ -92,10 +103,14 @@ func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 // waitsStep adds why the batches of a ledger wait.
 func waitsStep(t *ledger.Tables, name string, waits *[]buffer.Wait) pg.Step {
 	return pg.Step{SQL: t.SQL(waitsSQL), Args: []string{name, pg.Int(buffer.MaxWaits)}, Row: func(v [][]byte) error {
-		*waits = append(*waits, buffer.Wait{
-			Error: string(v[0]), Batches: pg.ReadInt8(v[1]), Events: pg.ReadInt8(v[2]),
-			First: time.Duration(pg.ReadInt8(v[3])) * time.Microsecond, Last: time.Duration(pg.ReadInt8(v[4])) * time.Microsecond,
-		})
+		*waits = append(*waits, readWait(v))
 		return nil
 	}}
+}
+
+func readWait(v [][]byte) buffer.Wait {
+	return buffer.Wait{
+		Error: string(v[0]), Batches: pg.ReadInt8(v[1]), Events: pg.ReadInt8(v[2]),
+		First: time.Duration(pg.ReadInt8(v[3])) * time.Microsecond, Last: time.Duration(pg.ReadInt8(v[4])) * time.Microsecond,
+	}
 }

@@ -30,7 +30,7 @@ const (
 	// DefaultSink is the sink of a buffer that has one.
 	DefaultSink = "default"
 	// Unrouted is the sink of a batch that was claimed for several, and not given to them yet.
-	Unrouted = "*"
+	Unrouted = buffer.Unrouted
 )
 
 // New returns the ledger of the rows that name the buffer with a suffix, and a sink. No live batch is due before dueAfter.

@@ -1,0 +1,115 @@
+package admin
+
+import (
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+// shop is a pipeline with two sinks, one of which is not ready. A third one is not configured.
+func shop(change ...func(*state)) Pipeline {
+	s := &state{name: "shop", status: buffer.Status{
+		Pending: 1300, OldestPending: time.Hour, Leased: 1, Waiting: 22, Delivered: 1, Dead: 2, Unnotified: 2,
+		Sinks: []buffer.SinkStatus{
+			{Name: "stream", Pending: 4, OldestPending: 2 * time.Second, Leased: 1},
+			{
+				Name: "crm", Pending: 1200, OldestPending: time.Hour, Waiting: 21, Delivered: 1, Next: 2 * time.Minute, Dead: 1, Unnotified: 1, Suspects: 1, OldestSuspect: time.Minute,
+				Waits: []buffer.Wait{{Error: "503 with s3cret", Batches: 20, Events: 1150, First: 2 * time.Minute, Last: 4 * time.Minute}},
+			},
+			{Name: "old", Pending: 50, OldestPending: 30 * time.Minute, Waiting: 1, Due: 1},
+			{Name: buffer.Unrouted, Pending: 96, OldestPending: time.Second, Dead: 1, Unnotified: 1},
+		},
+	}}
+	for _, c := range change {
+		c(s)
+	}
+	p := s.pipeline()
+	p.Router = &state{}
+	p.Sinks = []Sink{{Name: "stream", Health: &state{}}, {Name: "crm", Health: &state{ready: unready{errUnreachable}}}}
+	return p
+}
+
+// TestMetrics_Sinks: the metrics of a pipeline with several sinks have the label sink, from the start and while the database is away; those
+// of one with a single sink do not have it.
+func TestMetrics_Sinks(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		away bool
+	}{{"known", false}, {"unknown", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			m := NewMetrics()
+			for _, sink := range []string{"stream", "crm"} {
+				m.Observer("shop", sink).Settled(batch(3, time.Second), []buffer.Outcome{{}}, true, time.Millisecond)
+			}
+			m.Observer("orders", "")
+			s := New([]Pipeline{shop(func(s *state) {
+				if c.away {
+					s.status, s.err = buffer.Status{}, errUnreachable
+				}
+			}), two()[0]}, m, Config{})
+			got := map[string]float64{}
+			for name, value := range scrape(t, s) {
+				if strings.Contains(name, "pipeline=shop") {
+					got[name] = value
+				} else if strings.Contains(name, "sink") {
+					t.Errorf("%s has a label sink", name)
+				}
+			}
+			known := func(v float64) float64 {
+				if c.away {
+					return math.NaN()
+				}
+				return v
+			}
+			want := map[string]float64{
+				"relay_source_up{pipeline=shop}": 1, "relay_source_oldest_transaction_seconds{pipeline=shop}": known(0),
+				"relay_ready{pipeline=shop,sink=stream}": 1, "relay_ready{pipeline=shop,sink=crm}": 0, "relay_ready{pipeline=shop,sink=*}": 1,
+			}
+			if c.away {
+				want["relay_source_up{pipeline=shop}"] = 0
+			}
+			for _, kind := range []string{"transaction", "prepared", "slot"} {
+				want["relay_source_xmin_horizon_seconds{kind="+kind+",pipeline=shop}"] = 0
+			}
+			for sink, v := range map[string]struct{ pending, oldest, leased, waiting, delivered, suspects, suspect, unnotified float64 }{
+				"stream": {4, 2, 1, 0, 0, 0, 0, 0}, "crm": {1200, 3600, 0, 21, 1, 1, 60, 1}, "old": {50, 1800, 0, 1, 0, 0, 0, 0}, "*": {96, 1, 0, 0, 0, 0, 0, 1},
+			} {
+				labels := "pipeline=shop,sink=" + sink
+				configured := sink == "stream" || sink == "crm"
+				if configured || sink == "*" || !c.away {
+					want["relay_events_pending{"+labels+"}"] = known(v.pending)
+					want["relay_oldest_pending_seconds{"+labels+"}"] = known(v.oldest)
+					want["relay_batches{"+labels+",state=leased}"] = known(v.leased)
+					want["relay_batches{"+labels+",state=waiting}"] = known(v.waiting)
+					want["relay_batches{"+labels+",state=delivered}"] = known(v.delivered)
+					want["relay_suspect_batches{"+labels+"}"] = known(v.suspects)
+					want["relay_oldest_suspect_seconds{"+labels+"}"] = known(v.suspect)
+					want["relay_dead_letters_unnotified{"+labels+"}"] = known(v.unnotified)
+				}
+				if !configured {
+					continue
+				}
+				want["relay_batch_size{"+labels+"}"], want["relay_workers{"+labels+"}"] = 1000, 4
+				for name, value := range map[string]float64{
+					"relay_events_delivered_total": 3, "relay_events_dead_total": 0, "relay_claim_seconds": 0, "relay_send_seconds": 0,
+					"relay_settle_seconds": 1, "relay_delivery_latency_seconds": 3,
+				} {
+					want[name+"{"+labels+"}"] = value
+				}
+				for outcome, value := range map[string]float64{"delivered": 1, "retry": 0, "split": 0, "buried": 0} {
+					want["relay_batches_total{outcome="+outcome+","+labels+"}"] = value
+				}
+			}
+			if diff := cmp.Diff(want, got, cmp.Comparer(func(a, b float64) bool { return a == b || math.IsNaN(a) && math.IsNaN(b) })); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}

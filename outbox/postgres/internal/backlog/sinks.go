@@ -1,0 +1,123 @@
+package backlog
+
+import (
+	"cmp"
+	"slices"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// The status of a buffer with several sinks. An event is in a row of each sink that does not have it, so the pending events are those
+// that any row has. Rows that may share events have the same claim_id: only the members of those are compared, and not those
+// of a claim that has one row left, as most do that a sink behind has not got yet.
+const pendingSQL = `
+WITH claims AS MATERIALIZED (
+  SELECT claim_id, count(*) AS rows, sum(events - cardinality(delivered)) AS events
+  FROM outbox_batches WHERE buffer = $1 AND events > cardinality(delivered) GROUP BY claim_id
+), shared AS (
+  SELECT unnest(range_agg(m)) AS ids
+  FROM claims c JOIN outbox_batches b ON b.claim_id = c.claim_id AND b.buffer = $1 AND b.events > cardinality(b.delivered),
+       unnest(b.members - CASE WHEN b.delivered = '{}' THEN '{}' ELSE
+         (SELECT range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) FROM unnest(b.delivered) id) END) m
+  WHERE c.rows > 1 GROUP BY c.claim_id
+)
+SELECT coalesce((SELECT sum(events) FROM claims WHERE claim_id IS NULL OR rows = 1), 0)::bigint
+     + coalesce((SELECT sum(upper(ids) - lower(ids)) FROM shared), 0)::bigint`
+
+// A batch that waits for a change of the registry is due at infinity.
+const sinksSQL = `
+WITH batches AS (
+  SELECT sink, count(*) FILTER (WHERE state = 'leased') AS leased,
+         count(*) FILTER (WHERE state = 'waiting') AS waiting,
+         count(*) FILTER (WHERE state = 'delivered') AS delivered,
+         count(*) FILTER (WHERE state <> 'leased' AND due_at <= clock_timestamp()) AS due,
+         sum(greatest(events - cardinality(delivered), 0)) AS pending,
+         min(oldest_at) FILTER (WHERE events > cardinality(delivered) AND isfinite(oldest_at)) AS oldest_at,
+         min(due_at) FILTER (WHERE state = 'waiting' AND isfinite(due_at)) AS next_at,
+         count(*) FILTER (WHERE ` + ledger.AnySuspectSQL + `) AS suspects,
+         min(claimed_at) FILTER (WHERE ` + ledger.AnySuspectSQL + `) AS oldest_suspect
+  FROM outbox_batches WHERE buffer = $1 GROUP BY sink
+), letters AS (
+  SELECT sink, count(*) AS dead, count(*) FILTER (WHERE notified_at IS NULL) AS unnotified
+  FROM outbox_dead_letters WHERE pipeline = $2 AND closed_at IS NULL GROUP BY sink
+), names AS (
+  SELECT sink FROM outbox_sinks WHERE buffer = $1 UNION SELECT sink FROM batches UNION SELECT sink FROM letters
+)
+SELECT sink, coalesce(leased, 0), coalesce(waiting, 0), coalesce(delivered, 0), coalesce(due, 0), coalesce(pending, 0)::bigint,
+       coalesce(extract(epoch FROM clock_timestamp() - oldest_at) * 1000000, 0)::bigint,
+       coalesce(extract(epoch FROM next_at - clock_timestamp()) * 1000000, 0)::bigint,
+       coalesce(suspects, 0), coalesce(extract(epoch FROM clock_timestamp() - oldest_suspect) * 1000000, 0)::bigint,
+       coalesce(dead, 0), coalesce(unnotified, 0)
+FROM names LEFT JOIN batches USING (sink) LEFT JOIN letters USING (sink)`
+
+const sinkWaitsSQL = `
+SELECT sink, error, batches, events, first, last FROM (
+  SELECT sink, coalesce(error, '') AS error, count(*) AS batches, sum(events) AS events,
+         (extract(epoch FROM min(due_at) - clock_timestamp()) * 1000000)::bigint AS first,
+         (extract(epoch FROM max(due_at) - clock_timestamp()) * 1000000)::bigint AS last,
+         row_number() OVER (PARTITION BY sink ORDER BY count(*) DESC, min(due_at)) AS n
+  FROM outbox_batches
+  WHERE buffer = $1 AND isfinite(due_at) AND (state = 'waiting' OR state = 'delivered' AND error IS NOT NULL)
+  GROUP BY sink, error
+) reasons WHERE n <= $2::bigint ORDER BY sink, n`
+
+// sinksSteps read the status of each sink; fresh, which is read before, is the unclaimed events and the age of the oldest.
+func (b *Backlog) sinksSteps(t *ledger.Tables, s *buffer.Status, fresh *freshEvents) []pg.Step {
+	at := map[string]int{}
+	micros := func(v []byte) time.Duration { return max(0, time.Duration(pg.ReadInt8(v))*time.Microsecond) }
+	return []pg.Step{
+		{SQL: t.SQL(pendingSQL), Args: []string{t.Buffer}, Row: func(v [][]byte) error {
+			s.Pending = fresh.events + pg.ReadInt8(v[0])
+			s.Sinks, s.Waits = nil, nil
+			clear(at)
+			for _, r := range b.base.Sinks {
+				at[r.Sink] = len(s.Sinks)
+				s.Sinks = append(s.Sinks, buffer.SinkStatus{Name: r.Sink})
+			}
+			return nil
+		}},
+		{SQL: t.SQL(sinksSQL), Args: []string{t.Buffer, b.base.Pipeline}, Row: func(v [][]byte) error {
+			n := func(i int) int64 { return pg.ReadInt8(v[i]) }
+			one := buffer.SinkStatus{
+				Name: string(v[0]), Leased: n(1), Waiting: n(2), Delivered: n(3), Due: n(4), Pending: n(5), OldestPending: micros(v[6]), Next: micros(v[7]),
+				Suspects: n(8), OldestSuspect: micros(v[9]), Dead: n(10), Unnotified: n(11),
+			}
+			if i, known := at[one.Name]; known {
+				s.Sinks[i] = one
+				return nil
+			}
+			s.Sinks = append(s.Sinks, one)
+			return nil
+		}},
+		{SQL: t.SQL(sinkWaitsSQL), Args: []string{t.Buffer, pg.Int(buffer.MaxWaits)}, Row: func(v [][]byte) error {
+			i := slices.IndexFunc(s.Sinks, func(one buffer.SinkStatus) bool { return one.Name == string(v[0]) })
+			if i < 0 { // it was added since the statement before
+				return nil
+			}
+			s.Sinks[i].Waits = append(s.Sinks[i].Waits, readWait(v[1:]))
+			return nil
+		}},
+	}
+}
+
+// freshEvents are the unclaimed events.
+type freshEvents struct {
+	events int64
+	oldest time.Duration
+}
+
+// completeSinks puts what is not routed yet, with the unclaimed events, at the end, behind what was found without being configured.
+func completeSinks(s *buffer.Status, configured int, fresh freshEvents) {
+	unrouted := buffer.SinkStatus{Name: buffer.Unrouted}
+	if i := slices.IndexFunc(s.Sinks, func(one buffer.SinkStatus) bool { return one.Name == buffer.Unrouted }); i >= 0 {
+		unrouted = s.Sinks[i]
+		s.Sinks = slices.Delete(s.Sinks, i, i+1)
+	}
+	slices.SortFunc(s.Sinks[configured:], func(a, b buffer.SinkStatus) int { return cmp.Compare(a.Name, b.Name) })
+	unrouted.Pending += fresh.events
+	unrouted.OldestPending = max(unrouted.OldestPending, fresh.oldest)
+	s.Sinks = append(s.Sinks, unrouted)
+}
