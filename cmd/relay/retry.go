@@ -91,7 +91,13 @@ func retry(ctx context.Context, p *config.Pipeline) (n int, err error) {
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	request := buffer.NewRetryRequest()
-	for _, queue := range []buffer.Deferrer{b, b.DeadLetterQueue()} {
+	queues := []buffer.Deferrer{b, b.DeadLetterQueue()}
+	if router, ok := b.(buffer.Router); ok {
+		for _, sink := range sinkNames(p) {
+			queues = append(queues, router.Sink(sink))
+		}
+	}
+	for _, queue := range queues {
 		some, err := queue.RetryAll(ctx, request)
 		if err != nil {
 			return n, err

@@ -63,7 +63,7 @@ func (a *app) report(ctx context.Context, cfg *config.Config) admin.Report {
 			a.fail(fmt.Errorf("%s: %w", name, err))
 			continue
 		}
-		one := admin.NewPipelineReport(name, cfg.Pipelines[i].MaxWaiting, statuses[i], a.redact)
+		one := admin.NewPipelineReport(name, cfg.Pipelines[i].MaxWaiting, sinkNames(&cfg.Pipelines[i]), statuses[i], a.redact)
 		if holders[i] != nil {
 			one.VacuumBlockedBy = admin.NewBlockerReport(*holders[i])
 		}
@@ -96,26 +96,55 @@ func status(ctx context.Context, p *config.Pipeline) (s buffer.Status, worst *bu
 	return s, worst, err
 }
 
+// sinkNames are the names of several sinks; nil for a single one.
+func sinkNames(p *config.Pipeline) (names []string) {
+	for i := range p.Sinks {
+		names = append(names, p.Sinks[i].Name)
+	}
+	return names
+}
+
 // statusTable formats a report for people.
 func statusTable(r admin.Report) string {
 	rows := [][]string{{"PIPELINE", "PENDING", "OLDEST", "LEASED", "WAITING", "DELIVERED", "DEAD"}}
-	for _, p := range r.Pipelines {
+	states := []string{"STATE"}
+	row := func(name string, pending int64, oldestSeconds float64, batches admin.Batches, dead int64, state string) {
 		oldest := "-"
-		if p.Pending > 0 {
-			oldest = admin.Age(time.Duration(p.OldestPendingSeconds * float64(time.Second)))
+		if pending > 0 {
+			oldest = admin.Age(time.Duration(oldestSeconds * float64(time.Second)))
 		}
 		rows = append(rows, []string{
-			p.Name, admin.Pending(p.Pending), oldest,
-			admin.Count(p.Batches.Leased), admin.Count(p.Batches.Waiting), admin.Count(p.Batches.Delivered), admin.Count(p.Dead),
+			name, admin.Pending(pending), oldest,
+			admin.Count(batches.Leased), admin.Count(batches.Waiting), admin.Count(batches.Delivered), admin.Count(dead),
 		})
+		states = append(states, state)
 	}
-	text := columns(alignRight(rows), 0)
+	several := false
+	for _, p := range r.Pipelines {
+		row(p.Name, p.Pending, p.OldestPendingSeconds, p.Batches, p.Dead, "")
+		for _, s := range p.Sinks {
+			several = true
+			row("  "+s.Name, s.Pending, s.OldestPendingSeconds, s.Batches, s.Dead, s.State)
+		}
+	}
+	rows = alignRight(rows)
+	if several {
+		for i := range rows {
+			rows[i] = append(rows[i], states[i])
+		}
+	}
+	text := columns(rows, 0)
 	for _, p := range r.Pipelines {
 		if p.ClaimingStopped != "" {
 			text += p.Name + ": " + p.ClaimingStopped + "\n"
 		}
 		for _, w := range p.Waits {
 			text += p.Name + ": " + oneLine(w.Text()) + "\n"
+		}
+		for _, s := range p.Sinks {
+			for _, w := range s.Waits {
+				text += p.Name + "/" + s.Name + ": " + oneLine(w.Text()) + "\n"
+			}
 		}
 		if p.Hook != nil {
 			for _, w := range p.Hook.Waits {

@@ -33,15 +33,17 @@ var pagePolicy = func() string {
 // page serves the status as HTML that reloads itself.
 func (s *Server) page(w http.ResponseWriter, r *http.Request) {
 	report := s.report(r.Context())
-	type notReady struct{ Name, Reason string }
+	type reason struct{ Name, Reason string }
 	data := struct {
 		Report
-		NotReady []notReady
+		Sinks    bool
+		NotReady []reason
 		At       string
 	}{Report: report, At: time.Now().UTC().Format("2006-01-02 15:04:05 UTC")}
 	for _, one := range s.snapshots {
-		if err := one.pipeline.Health.Ready(); err != nil {
-			data.NotReady = append(data.NotReady, notReady{one.pipeline.Name, s.config.Redact(err.Error())})
+		data.Sinks = data.Sinks || one.pipeline.Sinks != nil
+		for _, n := range one.pipeline.notReady() {
+			data.NotReady = append(data.NotReady, reason{n.name, s.config.Redact(n.err.Error())})
 		}
 	}
 	var body bytes.Buffer

@@ -22,7 +22,9 @@ type PipelineReport struct {
 	OldestPendingSeconds float64 `json:"oldest_pending_seconds"`
 	Batches              Batches `json:"batches"`
 	Dead                 int64   `json:"dead"`
-	// Waits are why batches wait, the most frequent reasons first.
+	// Sinks are several sinks; nil for a single one. An event that several of them do not have is in Pending once.
+	Sinks []SinkReport `json:"sinks,omitempty"`
+	// Waits are why batches wait, the most frequent reasons first; nil if there are several sinks, which have their own.
 	Waits []WaitReport `json:"waits,omitempty"`
 	// ClaimingStopped says that so many batches wait that no others are claimed.
 	ClaimingStopped string `json:"claiming_stopped,omitempty"`
@@ -130,12 +132,9 @@ type ReportError struct {
 	Error string `json:"error"`
 }
 
-// NewPipelineReport returns the report of a pipeline, without the secrets that redact removes.
-func NewPipelineReport(name string, maxWaiting int, s buffer.Status, redact func(string) string) PipelineReport {
-	stopped := ""
-	if waiting := s.Waiting + s.Delivered; waiting >= int64(maxWaiting) {
-		stopped = fmt.Sprintf("nothing more is claimed: %s batches wait for a retry or a delete, max_waiting is %s", Count(waiting), Count(int64(maxWaiting)))
-	}
+// NewPipelineReport returns the report of a pipeline, without the secrets that redact removes. sinks are the names of several configured
+// sinks; nil for a single one.
+func NewPipelineReport(name string, maxWaiting int, sinks []string, s buffer.Status, redact func(string) string) PipelineReport {
 	var hook *HookReport
 	if waits := waitReports(s.HookWaits, redact); len(waits) > 0 {
 		hook = &HookReport{Unnotified: s.Unnotified, Waits: waits}
@@ -145,7 +144,7 @@ func NewPipelineReport(name string, maxWaiting int, s buffer.Status, redact func
 		suspects = &SuspectsReport{Batches: s.Suspects, OldestSeconds: s.OldestSuspect.Round(time.Millisecond).Seconds()}
 	}
 	return PipelineReport{
-		Waits: waitReports(s.Waits, redact), ClaimingStopped: stopped, Hook: hook, Suspects: suspects,
+		Sinks: sinkReports(sinks, s.Sinks, redact), Waits: waitReports(s.Waits, redact), ClaimingStopped: claimingStopped(maxWaiting, sinks, &s), Hook: hook, Suspects: suspects,
 		Name: name, Pending: s.Pending,
 		OldestPendingSeconds: s.OldestPending.Round(time.Millisecond).Seconds(),
 		Batches:              Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered},

@@ -124,28 +124,40 @@ func (s *Server) Handler() http.Handler {
 // readyz reports which pipelines are not ready. The reason may quote events, so it is for requests with the
 // token; all others get its class.
 func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
-	type pipeline struct {
+	type state struct {
 		Name   string `json:"name"`
 		Ready  bool   `json:"ready"`
 		Class  string `json:"class,omitempty"`
 		Reason string `json:"reason,omitempty"`
+	}
+	type pipeline struct {
+		state
+		Sinks []state `json:"sinks,omitempty"`
 	}
 	response := struct {
 		Ready     bool       `json:"ready"`
 		Pipelines []pipeline `json:"pipelines"`
 	}{Ready: true}
 	code := http.StatusOK
+	stateOf := func(name string, of Readiness) state {
+		err := of.Ready()
+		if err == nil {
+			return state{Name: name, Ready: true}
+		}
+		response.Ready, code = false, http.StatusServiceUnavailable
+		one := state{Name: name, Class: "stalled"}
+		if c, ok := errors.AsType[classified](err); ok {
+			one.Class = c.Class()
+		}
+		if s.config.Token != "" && s.hasToken(r) {
+			one.Reason = s.config.Redact(err.Error())
+		}
+		return one
+	}
 	for _, one := range s.snapshots {
-		p := pipeline{Name: one.pipeline.Name, Ready: true}
-		if err := one.pipeline.Health.Ready(); err != nil {
-			p.Ready, p.Class = false, "stalled"
-			if c, ok := errors.AsType[classified](err); ok {
-				p.Class = c.Class()
-			}
-			if s.config.Token != "" && s.hasToken(r) {
-				p.Reason = s.config.Redact(err.Error())
-			}
-			response.Ready, code = false, http.StatusServiceUnavailable
+		p := pipeline{state: stateOf(one.pipeline.Name, one.pipeline.Health)}
+		for _, sink := range one.pipeline.Sinks {
+			p.Sinks = append(p.Sinks, stateOf(sink.Name, sink.Health))
 		}
 		response.Pipelines = append(response.Pipelines, p)
 	}
@@ -169,7 +181,7 @@ func (s *Server) report(ctx context.Context) Report {
 			report.Errors = append(report.Errors, ReportError{Name: p.Name, Error: s.config.Redact(err.Error())})
 			return
 		}
-		one := NewPipelineReport(p.Name, p.MaxWaiting, status, s.config.Redact)
+		one := NewPipelineReport(p.Name, p.MaxWaiting, p.sinkNames(), status, s.config.Redact)
 		if h, ok := p.Health.Worst(); ok {
 			one.VacuumBlockedBy = NewBlockerReport(h)
 		}

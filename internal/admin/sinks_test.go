@@ -1,7 +1,9 @@
 package admin
 
 import (
+	"encoding/json"
 	"math"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -111,5 +113,89 @@ func TestMetrics_Sinks(t *testing.T) {
 				t.Error(diff)
 			}
 		})
+	}
+}
+
+// TestStatus_Sinks: the status, the page and readiness show each sink.
+func TestStatus_Sinks(t *testing.T) {
+	t.Parallel()
+	redact := func(text string) string { return strings.ReplaceAll(text, "s3cret", "***") }
+	s := New([]Pipeline{shop(func(s *state) { s.ready = unready{errUnreachable} }), two()[0]}, NewMetrics(), Config{Redact: redact})
+	var status Report
+	decode(t, get(t, s, "/api/status"), &status)
+	next := func(seconds float64) *float64 { return &seconds }
+	want := []SinkReport{
+		{Name: "stream", State: "sending", Pending: 4, OldestPendingSeconds: 2, Batches: Batches{Leased: 1}},
+		{
+			Name: "crm", State: "retries in 2m 0s", Pending: 1200, OldestPendingSeconds: 3600, Batches: Batches{Waiting: 21, Delivered: 1}, Dead: 1, NextTryInSeconds: next(120),
+			Waits: []WaitReport{{Error: "503 with ***", Batches: 20, Events: 1150, DueInSeconds: 120, LastDueInSeconds: 240}},
+		},
+		{Name: "old", State: "not in the configuration", Pending: 50, OldestPendingSeconds: 1800, Batches: Batches{Waiting: 1}, NextTryInSeconds: next(0)},
+		{Name: "*", State: "not routed yet", Pending: 96, OldestPendingSeconds: 1, Dead: 1},
+	}
+	if diff := cmp.Diff(want, status.Pipelines[0].Sinks); diff != "" {
+		t.Error(diff)
+	}
+	if status.Pipelines[1].Sinks != nil || status.Pipelines[0].Pending != 1300 {
+		t.Errorf("pipelines: %+v", status.Pipelines)
+	}
+	type readiness struct {
+		Name  string
+		Ready bool
+		Class string
+		Sinks []readiness
+	}
+	var ready struct{ Pipelines []readiness }
+	w := get(t, s, "/readyz")
+	decode(t, w, &ready)
+	if diff := cmp.Diff([]readiness{
+		{Name: "shop", Class: "database", Sinks: []readiness{{Name: "stream", Ready: true}, {Name: "crm", Class: "database"}}},
+		{Name: "orders", Ready: true},
+	}, ready.Pipelines); diff != "" || w.Code != 503 {
+		t.Errorf("/readyz answers %d: %s", w.Code, diff)
+	}
+	page := get(t, s, "/").Body.String()
+	for _, text := range []string{
+		`<th rowspan="2" scope="col">state</th>`, `<th scope="row">crm</th><td>1,200</td>`, `<td class="state">retries in 2m 0s</td>`,
+		"<b>shop/crm</b>: 20 batches wait (1,150 events), due in 2m 0s to 4m 0s: 503 with ***", "<li><b>shop/crm</b>: dial tcp",
+	} {
+		if !strings.Contains(page, text) {
+			t.Errorf("the page has no %s:\n%s", text, page)
+		}
+	}
+	if page := get(t, New(two(), NewMetrics(), Config{}), "/").Body.String(); strings.Contains(page, ">state<") || strings.Contains(page, "<tr class") {
+		t.Errorf("the page of single sinks has a state:\n%s", page)
+	}
+}
+
+func TestSinkState(t *testing.T) {
+	t.Parallel()
+	for want, s := range map[string]buffer.SinkStatus{
+		"idle": {}, "sending": {Leased: 1, Waiting: 1, Due: 1}, "due": {Waiting: 2, Due: 1}, "retries in 1.5s": {Waiting: 1, Next: 1500 * time.Millisecond},
+		"deleting": {Delivered: 1, Due: 1}, "not routed yet": {Name: "*", Pending: 1, Dead: 1}, "no sink takes them": {Name: "*", Dead: 1},
+	} {
+		if got := sinkState(&s, true); got != want {
+			t.Errorf("%+v is %q, want %q", s, got, want)
+		}
+	}
+}
+
+// TestClaimingStopped_Sinks: claims go on while one of the sinks has room.
+func TestClaimingStopped_Sinks(t *testing.T) {
+	t.Parallel()
+	s := buffer.Status{Waiting: 4000, Sinks: []buffer.SinkStatus{{Name: "a", Waiting: 999}, {Name: "b", Waiting: 3000}}}
+	if text := claimingStopped(1000, []string{"a", "b"}, &s); text != "" {
+		t.Error(text)
+	}
+	s.Sinks[0].Delivered = 1
+	if text := claimingStopped(1000, []string{"a", "b"}, &s); text != "nothing more is claimed: at every sink 1,000 or more batches wait for a retry or a delete (max_waiting)" {
+		t.Error(text)
+	}
+}
+
+func decode(t *testing.T, w *httptest.ResponseRecorder, into any) {
+	t.Helper()
+	if err := json.Unmarshal(w.Body.Bytes(), into); err != nil {
+		t.Fatal(err)
 	}
 }

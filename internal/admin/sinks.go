@@ -1,0 +1,117 @@
+package admin
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+// SinkReport is the status of one of several sinks.
+type SinkReport struct {
+	Name string `json:"name"`
+	// State says in words what the sink does: idle, sending, due, retries in 2m 3s, deleting, not in the configuration. That of [buffer.Unrouted]
+	// is not routed yet, or no sink takes them.
+	State string `json:"state"`
+	// Pending events are those that the sink does not have.
+	Pending              int64   `json:"pending"`
+	OldestPendingSeconds float64 `json:"oldest_pending_seconds"`
+	Batches              Batches `json:"batches"`
+	Dead                 int64   `json:"dead"`
+	// NextTryInSeconds is until the first waiting batch is due, 0 if one is due; nil if none waits.
+	NextTryInSeconds *float64 `json:"next_try_in_seconds,omitempty"`
+	// Waits are why batches wait, the most frequent reasons first.
+	Waits []WaitReport `json:"waits,omitempty"`
+}
+
+// sinkReports returns the reports of several sinks. It leaves out what is not routed yet if nothing waits for it.
+func sinkReports(configured []string, all []buffer.SinkStatus, redact func(string) string) (reports []SinkReport) {
+	for i := range all {
+		s := &all[i]
+		if s.Name == buffer.Unrouted && s.Pending+s.Leased+s.Waiting+s.Delivered+s.Dead == 0 {
+			continue
+		}
+		one := SinkReport{
+			Name: s.Name, State: sinkState(s, slices.Contains(configured, s.Name)), Pending: s.Pending, OldestPendingSeconds: s.OldestPending.Round(time.Millisecond).Seconds(),
+			Batches: Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered}, Dead: s.Dead, Waits: waitReports(s.Waits, redact),
+		}
+		if s.Waiting > 0 {
+			next := s.Next.Round(time.Millisecond).Seconds()
+			one.NextTryInSeconds = &next
+		}
+		reports = append(reports, one)
+	}
+	return reports
+}
+
+func sinkState(s *buffer.SinkStatus, configured bool) string {
+	switch {
+	case s.Name == buffer.Unrouted && s.Pending+s.Delivered == 0:
+		return "no sink takes them"
+	case s.Name == buffer.Unrouted:
+		return "not routed yet"
+	case !configured:
+		return "not in the configuration"
+	case s.Leased > 0:
+		return "sending"
+	case s.Waiting > 0 && s.Due > 0:
+		return "due"
+	case s.Waiting > 0:
+		return "retries in " + Age(s.Next)
+	case s.Delivered > 0:
+		return "deleting"
+	}
+	return "idle"
+}
+
+// claimingStopped says that nothing more is claimed because so many batches wait; "" otherwise. With several sinks, each of them must have
+// so many.
+func claimingStopped(maxWaiting int, sinks []string, s *buffer.Status) string {
+	if sinks == nil {
+		if waiting := s.Waiting + s.Delivered; waiting >= int64(maxWaiting) {
+			return fmt.Sprintf("nothing more is claimed: %s batches wait for a retry or a delete, max_waiting is %s", Count(waiting), Count(int64(maxWaiting)))
+		}
+		return ""
+	}
+	for i := range s.Sinks {
+		if one := &s.Sinks[i]; slices.Contains(sinks, one.Name) && one.Waiting+one.Delivered < int64(maxWaiting) {
+			return ""
+		}
+	}
+	return fmt.Sprintf("nothing more is claimed: at every sink %s or more batches wait for a retry or a delete (max_waiting)", Count(int64(maxWaiting)))
+}
+
+// notReady is why a pipeline, or one of its sinks, is not ready.
+type notReady struct {
+	// name is the pipeline's, or pipeline/sink.
+	name string
+	err  error
+}
+
+// notReady returns everything that is not ready.
+func (p *Pipeline) notReady() (all []notReady) {
+	add := func(name string, r Readiness) {
+		if err := r.Ready(); err != nil {
+			all = append(all, notReady{name, err})
+		}
+	}
+	if p.Sinks == nil {
+		add(p.Name, p.Health)
+		return all
+	}
+	add(p.Name, p.Router)
+	for _, s := range p.Sinks {
+		add(p.Name+"/"+s.Name, s.Health)
+	}
+	return all
+}
+
+// sinkNames are the names of the configured sinks; nil for a single one.
+func (p *Pipeline) sinkNames() []string {
+	var names []string
+	for _, s := range p.Sinks {
+		names = append(names, s.Name)
+	}
+	return names
+}
