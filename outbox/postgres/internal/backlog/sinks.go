@@ -12,10 +12,10 @@ import (
 
 // The status of a buffer with several sinks. An event is in a row of each sink that does not have it, so the pending events are those
 // that any row has. Rows that may share events have the same claim_id: only the members of those are compared, and not those
-// of a claim that has one row left, as most do that a sink behind has not got yet.
+// of a claim that has one row left, as most do that a sink behind has not got yet. Beyond $2 events the estimate of a claim is its largest row.
 const pendingSQL = `
 WITH claims AS MATERIALIZED (
-  SELECT claim_id, count(*) AS rows, sum(events - cardinality(delivered)) AS events
+  SELECT claim_id, count(*) AS rows, sum(events - cardinality(delivered)) AS events, max(events - cardinality(delivered)) AS largest
   FROM outbox_batches WHERE buffer = $1 AND events > cardinality(delivered) GROUP BY claim_id
 ), shared AS (
   SELECT unnest(range_agg(m)) AS ids
@@ -25,7 +25,9 @@ WITH claims AS MATERIALIZED (
   WHERE c.rows > 1 GROUP BY c.claim_id
 )
 SELECT coalesce((SELECT sum(events) FROM claims WHERE claim_id IS NULL OR rows = 1), 0)::bigint
-     + coalesce((SELECT sum(upper(ids) - lower(ids)) FROM shared), 0)::bigint`
+     + coalesce(CASE WHEN (SELECT sum(events) FROM claims WHERE claim_id IS NOT NULL AND rows > 1) <= $2::bigint THEN
+         (SELECT sum(upper(ids) - lower(ids)) FROM shared)
+       ELSE (SELECT sum(largest) FROM claims WHERE claim_id IS NOT NULL AND rows > 1) END, 0)::bigint`
 
 // A batch that waits for a change of the registry is due at infinity.
 const sinksSQL = `
@@ -69,7 +71,7 @@ func (b *Backlog) sinksSteps(t *ledger.Tables, s *buffer.Status, fresh *freshEve
 	at := map[string]int{}
 	micros := func(v []byte) time.Duration { return max(0, time.Duration(pg.ReadInt8(v))*time.Microsecond) }
 	return []pg.Step{
-		{SQL: t.SQL(pendingSQL), Args: []string{t.Buffer}, Row: func(v [][]byte) error {
+		{SQL: t.SQL(pendingSQL), Args: []string{t.Buffer, pg.Int(int64(buffer.PendingExact * len(b.base.Sinks)))}, Row: func(v [][]byte) error {
 			s.Pending = fresh.events + pg.ReadInt8(v[0])
 			s.Sinks, s.Waits = nil, nil
 			clear(at)
