@@ -28,6 +28,7 @@ them.`,
 		Example: `  relay dead list -c relay.yaml --error "422" --newer-than 1h
   relay dead show -c relay.yaml --id 17
   relay dead replay -c relay.yaml --pipeline orders --topic orders.created --dry-run
+  relay dead replay -c relay.yaml --sink crm
   relay dead discard -c relay.yaml --pipeline orders --all`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
@@ -40,7 +41,7 @@ them.`,
 type deadFlags struct {
 	pipeline             string
 	ids                  []string
-	topic, error         string
+	sink, topic, error   string
 	olderThan, newerThan time.Duration
 	all, closed, asJSON  bool
 	dryRun, yes          bool
@@ -51,6 +52,7 @@ func (f *deadFlags) bind(c *cobra.Command) {
 	flags := c.Flags()
 	flags.StringVar(&f.pipeline, "pipeline", "", "only this pipeline")
 	flags.StringSliceVar(&f.ids, "id", nil, "only these events (numbers or uuids); repeat the flag or write 17,18")
+	flags.StringVar(&f.sink, "sink", "", "only this one of several sinks; * for events that no sink takes")
 	flags.StringVar(&f.topic, "topic", "", "only this topic")
 	flags.StringVar(&f.error, "error", "", "only errors that contain this text, case-insensitive")
 	flags.DurationVar(&f.olderThan, "older-than", 0, "only those that died longer ago, like 1h")
@@ -74,7 +76,7 @@ func rejectPositionalIDs(c *cobra.Command, args []string) error {
 
 // requireSelection rejects a command without filters and --all.
 func (f *deadFlags) requireSelection() error {
-	filtered := len(f.ids) > 0 || f.topic != "" || f.error != "" || f.olderThan > 0 || f.newerThan > 0
+	filtered := len(f.ids) > 0 || f.sink != "" || f.topic != "" || f.error != "" || f.olderThan > 0 || f.newerThan > 0
 	if !filtered && !f.all {
 		return usage("no dead letters are selected; expected --id, another filter or --all")
 	}
@@ -82,7 +84,7 @@ func (f *deadFlags) requireSelection() error {
 }
 
 func (f *deadFlags) filter() (buffer.DeadFilter, error) {
-	filter := buffer.DeadFilter{Topic: f.topic, Error: f.error, OlderThan: f.olderThan, NewerThan: f.newerThan, Closed: f.closed}
+	filter := buffer.DeadFilter{Sink: f.sink, Topic: f.topic, Error: f.error, OlderThan: f.olderThan, NewerThan: f.newerThan, Closed: f.closed}
 	if f.olderThan < 0 || f.newerThan < 0 {
 		return filter, usage("--older-than or --newer-than is negative; expected a duration like 1h")
 	}
@@ -118,7 +120,7 @@ type deadLetters struct {
 }
 
 func deadLettersOf(p *config.Pipeline, b buffer.Buffer) admin.DeadLetters {
-	return admin.DeadLetters{Store: b, HasHook: p.DeadLetter.Hook != nil, BatchSize: p.BatchSize}
+	return admin.DeadLetters{Store: b, HasHook: p.DeadLetter.Hook != nil, BatchSize: p.BatchSize, Sinks: sinkNames(p)}
 }
 
 // withDeadLetters opens the buffers of the selected pipelines and calls run.
@@ -143,7 +145,35 @@ func (a *app) withDeadLetters(c *cobra.Command, cfg *config.Config, f *deadFlags
 		defer func() { err = errors.Join(err, b.Close()) }()
 		all = append(all, deadLetters{deadLettersOf(p, b), p.Name, filter})
 	}
+	if all, err = withSink(c.Context(), all, f.sink); err != nil {
+		return err
+	}
 	return run(c.Context(), all)
+}
+
+// withSink returns those of pipelines that have a sink; all if the name is "".
+func withSink(ctx context.Context, all []deadLetters, sink string) (some []deadLetters, err error) {
+	if sink == "" {
+		return all, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	var without []admin.DeadLetters
+	for _, l := range all {
+		has, err := l.HasSink(ctx, sink)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("%s: %w", l.pipeline, err)
+		case has:
+			some = append(some, l)
+		default:
+			without = append(without, l.DeadLetters)
+		}
+	}
+	if some == nil {
+		return nil, usage("--%w", admin.NoSinkError(sink, without...))
+	}
+	return some, nil
 }
 
 // each calls visit for every match, in order, until it returns false.

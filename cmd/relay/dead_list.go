@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"slices"
 	"strconv"
 	"time"
 
@@ -85,7 +86,12 @@ func (a *app) listJSON(ctx context.Context, all []deadLetters, limit int) error 
 
 // listTable prints dead letters as a table.
 func (a *app) listTable(ctx context.Context, all []deadLetters, f *deadFlags) error {
-	head := []string{"PIPELINE", "ID", "TOPIC", "KEY", "ATTEMPTS", "DIED", "NOTIFIED"}
+	head := []string{"PIPELINE"}
+	several := slices.ContainsFunc(all, func(l deadLetters) bool { return l.Sinks != nil })
+	if several {
+		head = append(head, "SINK")
+	}
+	head = append(head, "ID", "TOPIC", "KEY", "ATTEMPTS", "DIED", "NOTIFIED")
 	if f.closed {
 		head = append(head, "CLOSED")
 	}
@@ -102,7 +108,7 @@ func (a *app) listTable(ctx context.Context, all []deadLetters, f *deadFlags) er
 				if f.limit > 0 && len(rows) > f.limit {
 					return false, nil
 				}
-				rows = append(rows, a.row(l, e, f.closed))
+				rows = append(rows, a.row(l, e, several, f.closed))
 				return true, nil
 			})
 		}
@@ -119,7 +125,7 @@ func (a *app) listTable(ctx context.Context, all []deadLetters, f *deadFlags) er
 	return nil
 }
 
-func (a *app) row(l deadLetters, d *buffer.DeadEvent, closed bool) []string {
+func (a *app) row(l deadLetters, d *buffer.DeadEvent, several, closed bool) []string {
 	key := "-"
 	if d.Key != nil {
 		key = *d.Key
@@ -131,7 +137,11 @@ func (a *app) row(l deadLetters, d *buffer.DeadEvent, closed bool) []string {
 	case l.HasHook:
 		notified = "no"
 	}
-	row := []string{d.Pipeline, d.Identity(), printable(d.Topic), printable(key), strconv.Itoa(d.Attempts), ago(d.DiedAt), notified}
+	row := []string{d.Pipeline}
+	if several {
+		row = append(row, printable(cmp.Or(d.Sink, "-")))
+	}
+	row = append(row, d.Identity(), printable(d.Topic), printable(key), strconv.Itoa(d.Attempts), ago(d.DiedAt), notified)
 	if closed {
 		row = append(row, closedAgo(d))
 	}

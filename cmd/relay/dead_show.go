@@ -70,6 +70,9 @@ func (a *app) details(d *buffer.DeadEvent) string {
 	var b strings.Builder
 	line := func(name, value string) { fmt.Fprintf(&b, "  %-9s %s\n", name, value) }
 	fmt.Fprintf(&b, "%s %s\n", d.Pipeline, d.Identity())
+	if d.Sink != "" {
+		line("sink", printable(d.Sink))
+	}
 	line("topic", printable(d.Topic))
 	if d.Key != nil {
 		line("key", printable(*d.Key))

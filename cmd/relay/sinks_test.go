@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -117,4 +118,99 @@ shop            0       -       0        0          0     0
 			t.Errorf("%q names the sinks %v, want %v", message, named[message], want)
 		}
 	}
+}
+
+// TestDead_Sinks: the dead letters of one sink are listed, shown and changed by its name, by command and over HTTP.
+func TestDead_Sinks(t *testing.T) {
+	t.Parallel()
+	db, listen := newDatabase(t), freeAddress(t)
+	path := write(t, fmt.Sprintf(`
+admin: {listen: %q}
+pipelines:
+  - name: shop
+    source: {url: %q}
+    sinks:
+      - {name: stream, url: "file://%s/stream"}
+      - {name: crm, url: "file://%s/crm", match: [contacts]}
+  - {name: solo, source: {url: %q, table: solo.outbox_events}, sink: {url: "stdout:"}}
+`, listen, db.url, t.TempDir(), t.TempDir(), db.url))
+	db.exec("CREATE SCHEMA solo")
+	do(t, nil, "migrate", "-c", path).want(t, 0, "solo: applied", "")
+	db.bury("shop", [3]string{"1", "contacts", "no such tenant"}, [3]string{"2", "contacts", "no such tenant"}, [3]string{"3", "orders", "too large"},
+		[3]string{"4", "other", "no sink takes topic other"}, [3]string{"5", "contacts", "of the former sink"})
+	db.exec("UPDATE outbox_dead_letters SET sink = (ARRAY['crm', 'crm', 'stream', '*', 'old'])[event_id]")
+	list := do(t, nil, "dead", "list", "-c", path)
+	for _, text := range []string{
+		"PIPELINE  SINK    ID  TOPIC     KEY  ATTEMPTS  DIED   NOTIFIED  ERROR\n", "shop      crm     1   contacts", "shop      stream  3   orders", "shop      *       4   other",
+	} {
+		list.want(t, 0, text, "")
+	}
+	do(t, nil, "dead", "list", "-c", path, "--pipeline", "solo").want(t, 0, "PIPELINE  ID  TOPIC", "")
+	ids := func(args ...string) string {
+		t.Helper()
+		var letters []struct {
+			ID   int `json:"event_id"`
+			Sink string
+		}
+		text := do(t, nil, append([]string{"dead", "list", "-c", path, "--json"}, args...)...).stdout
+		if err := json.Unmarshal([]byte(text), &letters); err != nil {
+			t.Fatalf("%s: %v", text, err)
+		}
+		var all []string
+		for _, l := range letters {
+			all = append(all, fmt.Sprint(l.Sink, l.ID))
+		}
+		return strings.Join(all, " ")
+	}
+	for args, want := range map[string]string{
+		"--sink crm": "crm1 crm2", "--sink stream": "stream3", "--sink *": "*4", "--sink old": "old5", "--sink crm --id 2,3": "crm2", "--sink crm --topic orders": "",
+	} {
+		if got := ids(strings.Fields(args)...); got != want {
+			t.Errorf("%s lists %q, want %q", args, got, want)
+		}
+	}
+	do(t, nil, "dead", "show", "-c", path, "--sink", "*").want(t, 0, "shop 4\n  sink      *\n  topic     other\n", "")
+	for args, says := range map[string]string{
+		"list --sink crmm":                  `relay: --sink is "crmm"; expected stream, crm or *` + "\n",
+		"discard --sink default":            `relay: --sink is "default"; expected stream, crm or *` + "\n",
+		"replay --sink crm --pipeline solo": `relay: --sink is "crm", and the pipeline has a single sink; expected no sink` + "\n",
+	} {
+		do(t, nil, append([]string{"dead", "-c", path}, strings.Fields(args)...)...).want(t, 2, "", says)
+	}
+	do(t, nil, "dead", "discard", "-c", path, "--sink", "crm", "--dry-run").want(t, 0, "shop: would discard 2 dead letters\n", "")
+	do(t, nil, "dead", "replay", "-c", path, "--sink", "crm", "--id", "2,3").want(t, 1, "shop: replayed 1 dead letter\n", "relay: 3: no dead letter has this id")
+	if sinks := db.count("SELECT count(*) FROM outbox_batches WHERE sink = 'crm'"); sinks != 1 || db.count("SELECT count(*) FROM outbox_batches") != 1 {
+		t.Errorf("%d batches are for crm, want 1 and none for others", sinks)
+	}
+
+	r := start(t, nil, "run", "-c", path)
+	r.waitForLog("admin endpoint listening")
+	request := func(method, path, body string, code int, text string) {
+		t.Helper()
+		q, err := http.NewRequestWithContext(t.Context(), method, "http://"+listen+path, strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Header.Set("Content-Type", "application/json")
+		answer, err := http.DefaultClient.Do(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = answer.Body.Close() }()
+		got, err := io.ReadAll(answer.Body)
+		if err != nil || answer.StatusCode != code || !strings.Contains(string(got), text) {
+			t.Errorf("%s %s %s: %d %s, %v; want %d %s", method, path, body, answer.StatusCode, got, err, code, text)
+		}
+	}
+	request("GET", "/api/dead?sink=stream", "", 200, `"sink": "stream",`)
+	request("GET", "/api/dead?sink=crmm", "", 404, `sink is \"crmm\"; expected stream, crm or *`)
+	request("GET", "/api/dead?sink=crm&pipeline=solo", "", 404, "the pipeline has a single sink")
+	request("POST", "/api/dead/discard", `{"pipeline": "solo", "ids": "all", "sink": "crm"}`, 404, "the pipeline has a single sink")
+	request("POST", "/api/dead/discard", `{"pipeline": "shop", "ids": "all", "sink": "crmm"}`, 404, "expected stream, crm or *")
+	request("POST", "/api/dead/discard", `{"pipeline": "shop", "ids": "all", "sink": "crm"}`, 200, `"changed": 1,`)
+	if open := db.open("shop"); open != "3 4 5" {
+		t.Errorf("the dead letters %s are open, want 3 4 5", open)
+	}
+	r.signal(syscall.SIGTERM)
+	r.exit()
 }

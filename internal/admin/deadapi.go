@@ -40,6 +40,10 @@ func (s *Server) listDead(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	dead := []DeadLetter{}
 	found, size := false, 0
+	var (
+		hasSink bool
+		noSink  []DeadLetters
+	)
 	for _, one := range s.snapshots {
 		p := one.pipeline
 		if q.pipeline != "" && p.Name != q.pipeline {
@@ -48,6 +52,18 @@ func (s *Server) listDead(w http.ResponseWriter, r *http.Request) {
 		found = true
 		if q.begin != "" && p.Name != q.begin { // on an earlier page
 			continue
+		}
+		if q.filter.Sink != "" {
+			has, err := p.HasSink(ctx, q.filter.Sink)
+			if err != nil {
+				s.reject(w, http.StatusServiceUnavailable, fmt.Errorf("%s: %w", p.Name, err))
+				return
+			}
+			if !has {
+				noSink = append(noSink, p.DeadLetters)
+				continue
+			}
+			hasSink = true
 		}
 		for {
 			events, err := p.Store.ListDead(ctx, q.filter, q.after, q.limit-len(dead))
@@ -76,6 +92,10 @@ func (s *Server) listDead(w http.ResponseWriter, r *http.Request) {
 		s.reject(w, http.StatusNotFound, fmt.Errorf("pipeline %q does not exist", q.pipeline))
 		return
 	}
+	if noSink != nil && !hasSink {
+		s.reject(w, http.StatusNotFound, NoSinkError(q.filter.Sink, noSink...))
+		return
+	}
 	s.writeJSON(w, http.StatusOK, dead)
 }
 
@@ -99,6 +119,8 @@ func parseDeadQuery(values url.Values) (deadQuery, error) {
 			q.pipeline = value
 		case "topic":
 			q.filter.Topic = value
+		case "sink":
+			q.filter.Sink = value
 		case "error":
 			q.filter.Error = value
 		case "older_than":
@@ -117,7 +139,7 @@ func parseDeadQuery(values url.Values) (deadQuery, error) {
 		case "after":
 			q.begin, q.after, err = parseAfter(value)
 		default:
-			err = errors.New("unknown parameter; expected pipeline, topic, error, older_than, newer_than, id, closed, limit or after")
+			err = errors.New("unknown parameter; expected pipeline, sink, topic, error, older_than, newer_than, id, closed, limit or after")
 		}
 		if err != nil {
 			return q, fmt.Errorf("%s=%q: %w", name, value, err)
@@ -161,6 +183,7 @@ func (q *deadQuery) next(current *url.URL, last DeadLetter) string {
 type changeRequest struct {
 	Pipeline  string          `json:"pipeline"`
 	IDs       json.RawMessage `json:"ids"`
+	Sink      string          `json:"sink"`
 	Topic     string          `json:"topic"`
 	Error     string          `json:"error"`
 	OlderThan string          `json:"older_than"`
@@ -170,7 +193,7 @@ type changeRequest struct {
 
 // filter selects the dead letters. All of them must be requested with "all".
 func (o *changeRequest) filter() (f buffer.DeadFilter, err error) {
-	f = buffer.DeadFilter{Topic: o.Topic, Error: o.Error}
+	f = buffer.DeadFilter{Sink: o.Sink, Topic: o.Topic, Error: o.Error}
 	var errAge, errAge2 error
 	f.OlderThan, errAge = parseAge("older_than", o.OlderThan)
 	f.NewerThan, errAge2 = parseAge("newer_than", o.NewerThan)
@@ -214,6 +237,17 @@ func (s *Server) changeDead(act func(DeadLetters) Action) http.HandlerFunc {
 		p := s.snapshots[at].pipeline
 		ctx, cancel := context.WithTimeout(r.Context(), deadTimeout)
 		defer cancel()
+		if f.Sink != "" {
+			has, err := p.HasSink(ctx, f.Sink)
+			if err != nil {
+				s.reject(w, http.StatusServiceUnavailable, err)
+				return
+			}
+			if !has {
+				s.reject(w, http.StatusNotFound, NoSinkError(f.Sink, p.DeadLetters))
+				return
+			}
+		}
 		changed, err := p.Change(ctx, act(p.DeadLetters), f, o.DryRun, nil)
 		changed.Pipeline = p.Name
 		if err != nil {

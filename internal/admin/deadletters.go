@@ -24,6 +24,32 @@ type DeadLetters struct {
 	HasHook bool
 	// BatchSize is how many dead letters one transaction changes.
 	BatchSize int
+	// Sinks are the names of several configured sinks; nil for a single one.
+	Sinks []string
+}
+
+// HasSink reports whether the name is that of one of several sinks, or [buffer.Unrouted], or of a former sink that has dead letters.
+func (d DeadLetters) HasSink(ctx context.Context, name string) (bool, error) {
+	switch {
+	case d.Sinks == nil:
+		return false, nil
+	case name == buffer.Unrouted || slices.Contains(d.Sinks, name):
+		return true, nil
+	}
+	n, err := d.Store.CountDead(ctx, buffer.DeadFilter{Sink: name})
+	return n.Open+n.Closed > 0, err
+}
+
+// NoSinkError says that no pipeline has a sink.
+func NoSinkError(name string, all ...DeadLetters) error {
+	var names []string
+	for _, d := range all {
+		names = append(names, d.Sinks...)
+	}
+	if names == nil {
+		return fmt.Errorf("sink is %q, and the pipeline has a single sink; expected no sink", name)
+	}
+	return fmt.Errorf("sink is %q; expected %s or *", name, strings.Join(names, ", "))
 }
 
 // DeadLetterStore is the part of a buffer that has the dead letters.

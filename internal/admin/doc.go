@@ -4,10 +4,10 @@
 //	/readyz       200 if every pipeline is ready, 503 otherwise, with the class of each reason as JSON
 //	/metrics      Prometheus
 //	/api/status   the status, as `relay status --json` prints it; 503 if one cannot be read
-//	/api/dead     dead letters, a page at a time; ?pipeline= topic= error= older_than=
-//	              newer_than= id= closed= limit=; the header Link has the next page
+//	/api/dead     dead letters, a page at a time; ?pipeline= sink= topic= error=
+//	              older_than= newer_than= id= closed= limit=; the header Link has the next page
 //	/api/dead/replay, /api/dead/discard    POST {"pipeline": "...", "ids": ["17"] | "all"} and
-//	              optionally topic, error, older_than, newer_than, dry_run
+//	              optionally sink, topic, error, older_than, newer_than, dry_run
 //	/             the status as a page
 //
 // # Access

@@ -19,12 +19,13 @@ type DeadLetters struct{ base *ledger.Base }
 // New returns the dead letters of a pipeline.
 func New(base *ledger.Base) *DeadLetters { return &DeadLetters{base} }
 
-// matchSQL is a DeadFilter; its parameters are those of Match. The server plans with their values, so
+// matchSQL is a DeadFilter; its parameters are those of Match, $3 the topic and the sink. The server plans with their values, so
 // that a condition without a value costs nothing, and the index of open dead letters is used.
 const matchSQL = `
   d.pipeline = $1
   AND ($2::bigint[] IS NULL AND $8::uuid[] IS NULL OR d.event_id = ANY ($2::bigint[]) OR $8::uuid[] IS NOT NULL AND d.event_uuid = ANY ($8::uuid[]))
-  AND ($3 = '' OR d.topic = $3)
+  AND (($3::text[])[1] = '' OR d.topic = ($3::text[])[1])
+  AND (($3::text[])[2] = '' OR d.sink = ($3::text[])[2])
   AND ($4 = '' OR position(lower($4) IN lower(d.error)) > 0)
   AND ($5::interval IS NULL OR d.died_at <= (SELECT clock_timestamp()) - $5::interval)
   AND ($6::interval IS NULL OR d.died_at > (SELECT clock_timestamp()) - $6::interval)
@@ -45,7 +46,10 @@ func (l *DeadLetters) Match(f buffer.DeadFilter, more ...string) []string {
 	if f.NewerThan != 0 {
 		newer = pg.Interval(f.NewerThan)
 	}
-	return append([]string{l.base.Pipeline, ids, pg.Text(f.Topic), pg.Text(f.Error), older, newer, pg.Bool(f.Notified), uuids}, more...)
+	var names pg.Array
+	names.Append([]byte(pg.Text(f.Topic)))
+	names.Append([]byte(pg.Text(f.Sink)))
+	return append([]string{l.base.Pipeline, ids, names.String(), pg.Text(f.Error), older, newer, pg.Bool(f.Notified), uuids}, more...)
 }
 
 // columnsSQL are an event's columns and those that decoder.add reads after them.
