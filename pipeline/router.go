@@ -59,7 +59,7 @@ func (r *Router) Ready() error { return r.health.ready(time.Now()) }
 // Run routes events until ctx is done; then nothing more is claimed, and what was claimed is routed. It waits for a database
 // that is unavailable. A router runs once.
 func (r *Router) Run(ctx context.Context) error {
-	if !waitReady(ctx, r.config.Log, "database", r.buffer.Check, r.health.buffer) {
+	if !waitReady(ctx, r.config.Log, "database", r.ready, r.health.buffer) {
 		return nil
 	}
 	d := distributor.New(r.buffer, distributor.Config{
@@ -70,6 +70,7 @@ func (r *Router) Run(ctx context.Context) error {
 	})
 	var group errgroup.Group
 	group.Go(func() error { return d.Run(ctx) })
+	group.Go(func() error { return r.tend(ctx) })
 	if r.config.Listener != nil {
 		group.Go(func() error { r.config.Listener.Run(ctx); return nil })
 	}

@@ -111,7 +111,7 @@ func (a *app) printChanged(what change, results []admin.Changed) error {
 			text += fmt.Sprintf("; skipped %s: the dead-letter hook was not notified yet", admin.Count(r.Unnotified))
 		}
 		if r.Skipped > 0 {
-			text += fmt.Sprintf("; skipped %s: already in the buffer, or closed meanwhile", admin.Count(r.Skipped))
+			text += fmt.Sprintf("; skipped %s: already in the buffer, closed meanwhile, or of a dropped sink", admin.Count(r.Skipped))
 		}
 		if _, err := io.WriteString(a.stdout, text+"\n"); err != nil {
 			return err
@@ -213,6 +213,9 @@ func (a *app) reportUnchanged(ctx context.Context, all []deadLetters, before map
 				changed[id] = true
 			default:
 				why[id] = "its id is already in the buffer"
+				if e.Sink != "" && e.Sink != "*" {
+					why[id] += ", or sink " + e.Sink + " is dropped"
+				}
 			}
 			return true, nil
 		}); err != nil {

@@ -35,7 +35,7 @@ the error, shows the other pipelines and exits with 1.`,
 		if asJSON {
 			return a.printJSON(report)
 		}
-		_, err := io.WriteString(a.stdout, statusTable(report))
+		_, err := io.WriteString(a.stdout, a.forFile(statusTable(report)))
 		return err
 	})
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
@@ -153,6 +153,9 @@ func statusTable(r admin.Report) string {
 		}
 		if p.Suspects != nil {
 			text += p.Name + ": " + p.Suspects.Text() + "\n"
+		}
+		for _, problem := range p.SinkProblems {
+			text += p.Name + ": " + problem + "\n"
 		}
 		if p.VacuumBlockedBy != nil {
 			text += fmt.Sprintf("%s: vacuum is blocked: %s. Run relay doctor for the fix.\n", p.Name, oneLine(p.VacuumBlockedBy.Text))

@@ -34,6 +34,8 @@ type PipelineReport struct {
 	Suspects *SuspectsReport `json:"suspects,omitempty"`
 	// VacuumBlockedBy is the oldest transaction that blocks vacuum, if it is old enough for a warning.
 	VacuumBlockedBy *BlockerReport `json:"vacuum_blocked_by,omitempty"`
+	// SinkProblems are what is wrong with the sinks that the events are routed to, each with what to do.
+	SinkProblems []string `json:"sink_problems,omitempty"`
 }
 
 // BlockerReport is a transaction, prepared transaction or replication slot that blocks vacuum.
@@ -143,8 +145,13 @@ func NewPipelineReport(name string, maxWaiting int, sinks []string, s buffer.Sta
 	if s.Suspects > 0 {
 		suspects = &SuspectsReport{Batches: s.Suspects, OldestSeconds: s.OldestSuspect.Round(time.Millisecond).Seconds()}
 	}
+	var problems []string
+	for _, f := range s.SinkFindings {
+		problems = append(problems, redact(f.Subject+": "+f.Text+". "+f.Fix))
+	}
 	return PipelineReport{
-		Sinks: sinkReports(sinks, s.Sinks, redact), Waits: waitReports(s.Waits, redact), ClaimingStopped: claimingStopped(maxWaiting, sinks, &s), Hook: hook, Suspects: suspects,
+		SinkProblems: problems,
+		Sinks:        sinkReports(sinks, s.Sinks, redact), Waits: waitReports(s.Waits, redact), ClaimingStopped: claimingStopped(maxWaiting, sinks, &s), Hook: hook, Suspects: suspects,
 		Name: name, Pending: s.Pending,
 		OldestPendingSeconds: s.OldestPending.Round(time.Millisecond).Seconds(),
 		Batches:              Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered},

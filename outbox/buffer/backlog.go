@@ -36,6 +36,8 @@ type Status struct {
 	// OldestTransaction is the age of the oldest open transaction on the server that is not
 	// the relay's; 0 if there is none, or the database has no such thing.
 	OldestTransaction time.Duration
+	// SinkFindings are what is wrong with the sinks that the events are routed to; see [RegisteredSink.Finding].
+	SinkFindings []Finding
 	// Sinks are those that the events are routed to, in the order of the configuration, then those that have batches or dead letters
 	// without being configured, and [Unrouted]; nil for a single one.
 	Sinks []SinkStatus

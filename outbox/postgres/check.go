@@ -61,9 +61,9 @@ func (b *Buffer) Check(ctx context.Context) error {
 			}
 		}
 	}
-	var sinks catalog.Table
 	if b.config.Sinks != nil {
-		if sinks, err = catalog.Find(ctx, b.db, own, "outbox_sinks"); err != nil {
+		sinks, err := catalog.Find(ctx, b.db, own, "outbox_sinks")
+		if err != nil {
 			return b.db.ConnectError(err)
 		}
 		missing.AddMissing(sinks, tables["outbox_sinks"].Columns, all...)
@@ -108,7 +108,7 @@ func (b *Buffer) Check(ctx context.Context) error {
 	if err := missing.Err(); err != nil {
 		return err
 	}
-	return b.open(ctx, events, others, sinks, archive, facts)
+	return b.open(ctx, events, others, archive, facts)
 }
 
 // checkOwners adds objects that another role planted. The buffer's owner is trusted: its triggers run with the relay's
@@ -126,9 +126,10 @@ func (b *Buffer) checkOwners(ctx context.Context, events, buffers catalog.Table,
 }
 
 // open takes the tables that Check found into use. others are ledger, dead letters and buffers.
-func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalog.Table, sinks catalog.Table, archive string, facts custom.Facts) (err error) {
+func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalog.Table, archive string, facts custom.Facts) (err error) {
+	sinks := pg.Ident(others[0].Schema, "outbox_sinks")
 	names := []string{
-		"outbox_batches", others[0].Quoted, "outbox_dead_letters", others[1].Quoted, "outbox_buffers", others[2].Quoted, "outbox_archive", archive, "outbox_sinks", sinks.Quoted,
+		"outbox_batches", others[0].Quoted, "outbox_dead_letters", others[1].Quoted, "outbox_buffers", others[2].Quoted, "outbox_archive", archive, "outbox_sinks", sinks,
 	}
 	t := &table{replaced: make(chan struct{}), Tables: ledger.Tables{
 		Buffer:   events.Schema + "." + events.Name,
@@ -161,9 +162,6 @@ func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalo
 // had its name.
 func (b *Buffer) register(ctx context.Context, t *table) error {
 	stored, err := b.claimer.Register(ctx, &t.Tables)
-	if err == nil && b.config.Sinks != nil {
-		err = b.routes.Register(ctx, &t.Tables)
-	}
 	was := b.table.Load()
 	same := was != nil && was.OID == t.OID && was.Sequence == t.Sequence && !was.Replaced()
 	if err != nil || same || !b.table.CompareAndSwap(was, t) {

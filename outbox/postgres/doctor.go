@@ -23,7 +23,15 @@ func (b *Buffer) Diagnose(ctx context.Context) []buffer.Finding {
 	if b.config.Wake != buffer.WakePoll {
 		c.Listener = b.Listener(nil)
 	}
-	return doctor.Diagnose(ctx, c)
+	findings := doctor.Diagnose(ctx, c)
+	if b.config.Sinks == nil || b.table.Load() == nil {
+		return findings
+	}
+	sinks, err := b.sinkFindings(ctx)
+	if err != nil {
+		sinks = append(sinks, buffer.Finding{Level: buffer.LevelError, Subject: "sinks", Text: "reading table outbox_sinks failed: " + err.Error(), Fix: "run relay doctor again"})
+	}
+	return append(findings, sinks...)
 }
 
 // doctorState returns what Check found; nil if tables are missing.

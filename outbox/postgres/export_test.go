@@ -5,10 +5,16 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 )
 
 // SetStatementTimeout bounds each statement of a buffer that is not in use.
 func SetStatementTimeout(b *Buffer, d time.Duration) { b.db.StatementTimeout = d }
+
+// TakeOverEnding takes over a batch of a dropped sink.
+func TakeOverEnding(ctx context.Context, b *Buffer, sink string) (*buffer.Lease, error) {
+	return ledger.TakeOverEnding(ctx, b.sink(sink).Ledger, &b.table.Load().Tables, time.Minute)
+}
 
 // RouteLease routes a batch that Claim returned.
 func RouteLease(ctx context.Context, b *Buffer, batch *buffer.Lease) (*buffer.Routed, error) {

@@ -12,6 +12,9 @@ import (
 
 // Route implements buffer.Router.
 func (b *Buffer) Route(ctx context.Context, limit int, lease time.Duration, take func(sink string) bool) (*buffer.Routed, error) {
+	if err := b.canRoute(ctx); err != nil {
+		return nil, err
+	}
 	batch, err := b.Claim(ctx, limit, lease)
 	if err != nil || batch == nil {
 		return nil, err
@@ -32,6 +35,15 @@ func (b *Buffer) Route(ctx context.Context, limit int, lease time.Duration, take
 		routed.Bytes = routed.Events * (buffer.MaxBytes / max(1, part))
 	}
 	return routed, err
+}
+
+// canRoute returns an error if nothing can be routed, so nothing should be claimed.
+func (b *Buffer) canRoute(ctx context.Context) error {
+	t, err := b.ready(ctx)
+	if err != nil {
+		return err
+	}
+	return b.routes.CanRoute(ctx, &t.Tables)
 }
 
 // takeNone leaves all batches to those that take over.
@@ -62,8 +74,10 @@ func (b *Buffer) RouteDue(ctx context.Context, lease time.Duration) (*buffer.Rou
 }
 
 // Sink implements buffer.Router.
-func (b *Buffer) Sink(name string) buffer.Queue {
-	return &sinkQueue{router.NewSink(b.base, name), b}
+func (b *Buffer) Sink(name string) buffer.Queue { return b.sink(name) }
+
+func (b *Buffer) sink(name string) *sinkQueue {
+	return &sinkQueue{router.NewSink(b.routes, name), b}
 }
 
 // sinkQueue is the queue of one of several sinks.
@@ -84,6 +98,9 @@ func (q *sinkQueue) Claim(context.Context, int, time.Duration) (*buffer.Lease, e
 func (q *sinkQueue) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
 	t, err := q.buffer.ready(ctx)
 	if err != nil {
+		return nil, err
+	}
+	if serves, err := q.Serves(ctx, &t.Tables); !serves || err != nil {
 		return nil, err
 	}
 	if err := q.buffer.base.Own(ctx, &t.Tables); err != nil {

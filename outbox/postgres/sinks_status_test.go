@@ -73,7 +73,7 @@ func TestStatus_Sinks(t *testing.T) {
 			t.Errorf("crm waits for %+v", w)
 		}
 		// Another relay has a sink that this one does not have.
-		check(t, openSinks(t, p, "second", mode, buffer.Route{Sink: "added", Match: []string{"y"}, BatchSize: 1}).Check(t.Context()))
+		check(t, openSinks(t, p, "second", mode, buffer.Route{Sink: "added", Match: []string{"y"}, BatchSize: 1}).RegisterSinks(t.Context()))
 		s, err = b.Status(t.Context())
 		check(t, err)
 		if n := len(s.Sinks); n != 5 || s.Sinks[3].Name != "added" {

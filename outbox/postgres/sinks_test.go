@@ -175,9 +175,9 @@ func TestRoute_ChangedRegistry(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
 		p := newMigratedDB(t, buffertest.Options{Claim: mode})
 		old := openSinks(t, p, "old", mode, threeSinks[0])
-		check(t, old.Check(t.Context()))
-		check(t, openSinks(t, p, "new", mode, threeSinks[:2]...).Check(t.Context()))
-		check(t, openSinks(t, p, "old again", mode, threeSinks[0]).Check(t.Context())) // removes none
+		check(t, old.RegisterSinks(t.Context()))
+		check(t, openSinks(t, p, "new", mode, threeSinks[:2]...).RegisterSinks(t.Context()))
+		check(t, openSinks(t, p, "old again", mode, threeSinks[0]).RegisterSinks(t.Context())) // removes none
 		insertTopics(t, p, "contact.new")
 		routed, err := old.Route(t.Context(), 100, lease, keepNone)
 		check(t, err)
@@ -431,7 +431,7 @@ func TestRoute_SingleSinkStops(t *testing.T) {
 		t.Cleanup(func() { check(t, old.Close()) })
 		check(t, old.Check(t.Context()))
 		b := openSinks(t, p, "new", mode, threeSinks...)
-		check(t, b.Check(t.Context()))
+		check(t, b.RegisterSinks(t.Context()))
 		insertTopics(t, p, "order.new")
 		if batch, err := old.Claim(t.Context(), 10, lease); batch != nil || !errors.Is(err, buffer.ErrNotReady) {
 			t.Errorf("the old relay claims %v, %v", batch, err)

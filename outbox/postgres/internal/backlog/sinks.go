@@ -46,7 +46,7 @@ WITH batches AS (
   SELECT sink, count(*) AS dead, count(*) FILTER (WHERE notified_at IS NULL) AS unnotified
   FROM outbox_dead_letters WHERE pipeline = $2 AND closed_at IS NULL GROUP BY sink
 ), names AS (
-  SELECT sink FROM outbox_sinks WHERE buffer = $1 UNION SELECT sink FROM batches UNION SELECT sink FROM letters
+  SELECT sink FROM outbox_sinks WHERE buffer = $1 AND dropped_at IS NULL UNION SELECT sink FROM batches UNION SELECT sink FROM letters
 )
 SELECT sink, coalesce(leased, 0), coalesce(waiting, 0), coalesce(delivered, 0), coalesce(due, 0), coalesce(pending, 0)::bigint,
        coalesce(extract(epoch FROM clock_timestamp() - oldest_at) * 1000000, 0)::bigint,

@@ -11,11 +11,18 @@ import (
 // An event that is dead at one sink may still wait for another. Then its replay joins the claim that holds it: as a claim of its
 // own, the other sink would delete the event before this one has it. So the replay locks the claims that hold any of the events, in
 // the order of their locks, before it picks dead letters, and a later statement sees what their settles have left.
+//
+// A dead letter of a sink goes to the sink that has its name, or had it. One that no sink took is routed again, and so is one of the single
+// sink that the buffer had before, unless a sink has taken its place. That of a dropped sink stays open.
+const replayableSQL = `
+  AND (d.sink IN ('*', 'default') OR EXISTS (
+    SELECT FROM outbox_sinks s WHERE s.buffer = $10 AND s.dropped_at IS NULL AND d.sink IN (SELECT unnest(s.sink || s.formerly))))`
+
 const lockClaimsSQL = `
 WITH matching AS MATERIALIZED (
   SELECT range_agg(int8range(event_id, nullif(event_id, 9223372036854775807), '[]')) AS ids FROM (
     SELECT d.event_id FROM outbox_dead_letters d
-    WHERE d.closed_at IS NULL AND ` + matchSQL + `
+    WHERE d.closed_at IS NULL AND ` + matchSQL + replayableSQL + `
     ORDER BY d.event_id, d.group_id LIMIT $9::bigint) d
 ), holding AS MATERIALIZED (
   SELECT DISTINCT claim_id FROM outbox_batches, matching WHERE buffer = $10 AND claim_id IS NOT NULL AND members && ids
@@ -30,11 +37,16 @@ SELECT set_config('relay.locked', coalesce(array_agg(claim_id), '{}')::text, tru
 const replayRoutedSQL = `
 WITH picked AS MATERIALIZED (
   SELECT d.event_id, d.group_id, d.sink FROM outbox_dead_letters d
-  WHERE d.closed_at IS NULL AND ` + matchSQL + `
+  WHERE d.closed_at IS NULL AND ` + matchSQL + replayableSQL + `
   ORDER BY d.event_id, d.group_id LIMIT $9::bigint
   FOR UPDATE OF d SKIP LOCKED
+), named AS MATERIALIZED (
+  SELECT event_id, group_id, coalesce((
+           SELECT s.sink FROM outbox_sinks s WHERE s.buffer = $10 AND s.dropped_at IS NULL AND p.sink IN (SELECT unnest(s.sink || s.formerly))
+           ORDER BY s.sink <> p.sink LIMIT 1), '*') AS sink
+  FROM picked p
 ), chosen AS MATERIALIZED (
-  SELECT DISTINCT ON (event_id, sink) event_id, group_id, sink FROM picked ORDER BY event_id, sink, group_id
+  SELECT DISTINCT ON (event_id, sink) event_id, group_id, sink FROM named ORDER BY event_id, sink, group_id
 ), holders AS MATERIALIZED (
   SELECT claim_id, sink, members, newest_at FROM outbox_batches
   WHERE buffer = $10 AND claim_id = ANY (current_setting('relay.locked')::uuid[])
@@ -58,9 +70,9 @@ WITH picked AS MATERIALIZED (
   INSERT INTO outbox_events (id, topic, key, payload, headers, created_at, group_id)
   OVERRIDING SYSTEM VALUE
   SELECT DISTINCT ON (d.event_id) d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at,
-         CASE d.sink WHEN '*' THEN $12::uuid ELSE $11::uuid END
+         CASE g.sink WHEN '*' THEN $12::uuid ELSE $11::uuid END
   FROM gone g JOIN outbox_dead_letters d ON d.pipeline = $1 AND d.event_id = g.event_id AND d.group_id = g.group_id
-  ORDER BY d.event_id, d.sink
+  ORDER BY d.event_id, g.sink
   ON CONFLICT (id) DO NOTHING
   RETURNING id, created_at, group_id
 ), back AS MATERIALIZED (

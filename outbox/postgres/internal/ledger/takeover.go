@@ -45,6 +45,26 @@ FROM taken t`
 
 const takeOverSQL = DueSQL + TakenSQL + NothingSQL
 
+// takeOverEndingSQL takes over a batch of a dropped sink that nobody has leased, due or not.
+const takeOverEndingSQL = `
+WITH due AS (
+  SELECT group_id FROM outbox_batches
+  WHERE buffer = $1 AND sink = $6 AND (state = 'waiting' OR due_at <= (SELECT clock_timestamp()))
+    AND EXISTS (SELECT FROM outbox_sinks WHERE buffer = $1 AND sink = $6 AND dropped_at IS NOT NULL)
+    AND $2::timestamptz IS NOT NULL AND $5::boolean IS NOT NULL
+  ORDER BY due_at LIMIT 1
+  FOR UPDATE SKIP LOCKED
+)` + TakenSQL + NothingSQL
+
+// TakeOverEnding takes over a batch of a dropped sink, with nothing but ids, topics and times of its events.
+func TakeOverEnding(ctx context.Context, l *Ledger, t *Tables, lease time.Duration) (*buffer.Lease, error) {
+	batch, err := TakeOver(ctx, l, t, lease, buffer.DueRetry, &pg.EventDecoder{}, nil, []string{"synchronous_commit", "on", "enable_seqscan", "off"}, takeOverEndingSQL)
+	if err != nil || batch == nil {
+		return nil, err
+	}
+	return ReadTopics(ctx, l, t, *batch)
+}
+
 // TakeOverEvents takes over a batch of the relay's own table.
 func TakeOverEvents(ctx context.Context, l *Ledger, t *Tables, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
 	sql := takeOverSQL

@@ -3,6 +3,8 @@ package router
 import (
 	"context"
 	"fmt"
+	"slices"
+	"sync"
 	"sync/atomic"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -17,8 +19,10 @@ import (
 
 // registry is what a process has read of it.
 type registry struct {
-	no    int64
-	table routing.Table
+	no      int64
+	buffer  int64 // the table's oid
+	table   routing.Table
+	dropped []string
 }
 
 // A start adds sinks and updates what they take. It removes none: an old relay that restarts during a rollout would remove those of
@@ -34,25 +38,52 @@ ON CONFLICT (buffer, sink) DO UPDATE SET match = EXCLUDED.match, batch_size = EX
 WHERE s.match <> EXCLUDED.match OR s.batch_size <> EXCLUDED.batch_size
 RETURNING set_config('relay.changed', '1', true)`
 
+	serveSQL = `
+UPDATE outbox_sinks SET seen_at = clock_timestamp()
+WHERE buffer = $1 AND sink = ANY ($2::text[]) AND dropped_at IS NULL`
+
 	countChangeSQL = `
 UPDATE outbox_buffers SET routed = true, routes_no = routes_no + 1
 WHERE buffer = $1 AND (current_setting('relay.changed', true) = '1' OR NOT routed)`
 
 	readRegistrySQL = `
-SELECT b.routes_no, s.sink, s.match, s.batch_size
-FROM outbox_buffers b JOIN outbox_sinks s ON s.buffer = b.buffer
+SELECT b.routes_no, s.sink, s.match, s.batch_size, s.dropped_at IS NOT NULL
+FROM outbox_buffers b LEFT JOIN outbox_sinks s ON s.buffer = b.buffer
 WHERE b.buffer = $1 ORDER BY s.sink`
 )
 
 // Routes are the routes of a buffer. They are safe for concurrent use.
 type Routes struct {
-	base *ledger.Base
-	read atomic.Pointer[registry]
-	open openRows
+	base        *ledger.Base
+	registering sync.Mutex
+	read        atomic.Pointer[registry]
+	open        openRows
 }
 
 // Register writes the configured sinks into the registry and reads it.
 func (r *Routes) Register(ctx context.Context, t *ledger.Tables) error {
+	r.registering.Lock()
+	defer r.registering.Unlock()
+	return r.register(ctx, t)
+}
+
+// ready registers the sinks, unless this process has done so.
+func (r *Routes) ready(ctx context.Context, t *ledger.Tables) (*registry, error) {
+	if known := r.read.Load(); known != nil && known.buffer == t.OID {
+		return known, nil
+	}
+	r.registering.Lock()
+	defer r.registering.Unlock()
+	if known := r.read.Load(); known != nil && known.buffer == t.OID {
+		return known, nil
+	}
+	if err := r.register(ctx, t); err != nil {
+		return nil, err
+	}
+	return r.read.Load(), nil
+}
+
+func (r *Routes) register(ctx context.Context, t *ledger.Tables) error {
 	steps := []pg.Step{
 		r.base.DB.WriteTx(r.base.DB.StatementTimeout, "synchronous_commit", "on"),
 		{SQL: t.SQL(lockBufferSQL), Args: []string{t.Buffer}},
@@ -60,11 +91,21 @@ func (r *Routes) Register(ctx context.Context, t *ledger.Tables) error {
 	for _, s := range r.base.Sinks {
 		steps = append(steps, pg.Step{SQL: t.SQL(registerSQL), Args: []string{t.Buffer, s.Sink, textArray(s.Match), pg.Int(int64(s.BatchSize))}})
 	}
-	steps = append(steps, pg.Step{SQL: t.SQL(countChangeSQL), Args: []string{t.Buffer}})
+	steps = append(steps,
+		pg.Step{SQL: t.SQL(serveSQL), Args: []string{t.Buffer, textArray(r.names())}},
+		pg.Step{SQL: t.SQL(countChangeSQL), Args: []string{t.Buffer}})
 	if err := r.base.DB.Transact(ctx, steps...); err != nil {
 		return r.base.DB.ConnectError(err)
 	}
 	return r.Read(ctx, t)
+}
+
+// names are the configured sinks.
+func (r *Routes) names() (names []string) {
+	for _, s := range r.base.Sinks {
+		names = append(names, s.Sink)
+	}
+	return names
 }
 
 // Read reads the registry.
@@ -75,14 +116,18 @@ func (r *Routes) Read(ctx context.Context, t *ledger.Tables) error {
 	)
 	begin := pg.ReadTx(r.base.DB.StatementTimeout)
 	begin.Row = func([][]byte) error {
-		routes = nil
+		read, routes = registry{buffer: t.OID}, nil
 		return nil
 	}
 	err := r.base.DB.Transact(ctx, begin, pg.Step{SQL: t.SQL(readRegistrySQL), Args: []string{t.Buffer}, Row: func(v [][]byte) error {
-		one := buffer.Route{Sink: string(v[1]), BatchSize: pg.ReadInt4(v[3])}
-		pg.ReadArray(v[2], func(pattern []byte) { one.Match = append(one.Match, string(pattern)) })
 		read.no = pg.ReadInt8(v[0])
-		routes = append(routes, one)
+		switch {
+		case v[1] == nil: // none is registered
+		case pg.ReadBool(v[4]):
+			read.dropped = append(read.dropped, string(v[1]))
+		default:
+			routes = append(routes, buffer.Route{Sink: string(v[1]), Match: texts(v[2]), BatchSize: pg.ReadInt4(v[3])})
+		}
 		return nil
 	}})
 	if err != nil {
@@ -95,10 +140,47 @@ func (r *Routes) Read(ctx context.Context, t *ledger.Tables) error {
 	return nil
 }
 
+// CanRoute returns a buffer.ErrNotReady if there is no sink to route to: all are dropped. Then nothing should be claimed.
+func (r *Routes) CanRoute(ctx context.Context, t *ledger.Tables) error {
+	known, err := r.ready(ctx, t)
+	if err == nil && len(known.table) == 0 {
+		return r.noSinks(t)
+	}
+	return err
+}
+
+func (r *Routes) noSinks(t *ledger.Tables) error {
+	return fmt.Errorf("%w: all sinks of table %s are dropped, so its events wait. Restore one: relay sinks restore NAME -c relay.yaml", buffer.ErrNotReady, t.Buffer)
+}
+
+// Serves reports whether this process serves a sink that it is configured with: the sink is not dropped, as far as is known.
+func (r *Routes) Serves(ctx context.Context, t *ledger.Tables, sink string) (bool, error) {
+	known, err := r.ready(ctx, t)
+	return err == nil && !slices.Contains(known.dropped, sink), err
+}
+
+// Serve notes that this process serves its sinks, and reads the registry.
+func (r *Routes) Serve(ctx context.Context, t *ledger.Tables) error {
+	if _, err := r.ready(ctx, t); err != nil {
+		return err
+	}
+	err := r.base.DB.Transact(ctx, r.base.DB.WriteTx(r.base.DB.StatementTimeout, "synchronous_commit", "off"),
+		pg.Step{SQL: t.SQL(serveSQL), Args: []string{t.Buffer, textArray(r.names())}})
+	if err != nil {
+		return r.base.Explain(ctx, "noting that sinks are served", err)
+	}
+	return r.base.Explain(ctx, "reading the routes", r.Read(ctx, t))
+}
+
 func textArray(texts []string) string {
 	var a pg.Array
 	for _, text := range texts {
 		a.Append([]byte(text))
 	}
 	return a.String()
+}
+
+func texts(array []byte) (all []string) {
+	pg.ReadArray(array, func(text []byte) { all = append(all, string(text)) })
+	return all
 }

@@ -84,7 +84,13 @@ func (r *Routes) Route(ctx context.Context, t *ledger.Tables, batch *buffer.Leas
 		grants = map[string]int{} // and what of it the last division has used
 	)
 	for range maxTries {
-		known := r.read.Load()
+		known, err := r.ready(ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		if len(known.table) == 0 {
+			return nil, r.noSinks(t)
+		}
 		deliveries, unmatched := known.table.Divide(batch.Events)
 		taken = taken[:0]
 		clear(grants)

@@ -13,15 +13,21 @@ import (
 // Sink is the ledger of one sink of a buffer, with what an operator and a distributor ask of it.
 type Sink struct {
 	*ledger.Ledger
-	base *ledger.Base
-	name string
-	due  *watermark.DueLine
+	routes *Routes
+	base   *ledger.Base
+	name   string
+	due    *watermark.DueLine
 }
 
 // NewSink returns the ledger of a sink.
-func NewSink(base *ledger.Base, name string) *Sink {
+func NewSink(r *Routes, name string) *Sink {
 	due := new(watermark.DueLine)
-	return &Sink{Ledger: ledger.New(base, "", name, due.After), base: base, name: name, due: due}
+	return &Sink{Ledger: ledger.New(r.base, "", name, due.After), routes: r, base: r.base, name: name, due: due}
+}
+
+// Serves reports whether the process serves the sink: see [Routes.Serves].
+func (s *Sink) Serves(ctx context.Context, t *ledger.Tables) (bool, error) {
+	return s.routes.Serves(ctx, t, s.name)
 }
 
 // No more batches are counted than are enough to know what to do: a sink that was away for days may have many.
@@ -43,6 +49,9 @@ GROUP BY clock.now`
 func (s *Sink) CountBacklog(ctx context.Context, _ int) (backlog buffer.Backlog, err error) {
 	t, err := s.base.Ready(ctx)
 	if err != nil {
+		return backlog, err
+	}
+	if serves, err := s.Serves(ctx, t); !serves || err != nil {
 		return backlog, err
 	}
 	err = s.base.DB.Transact(ctx, pg.ReadTx(s.base.DB.StatementTimeout, "enable_seqscan", "off"), pg.Step{

@@ -114,6 +114,10 @@ CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_sinks (
     sink       text,
     match      text[] NOT NULL DEFAULT '{}',  -- patterns; a sink without one takes every event
     batch_size integer NOT NULL,
+    formerly   text[] NOT NULL DEFAULT '{}',  -- names that it had before; 'default': it was the only sink
+    seen_at    timestamptz,                   -- a relay that serves it was running
+    dropped_at timestamptz,                   -- nothing is routed to it any more
+    dropped_as text CHECK (dropped_as IN ('discarded', 'dead')), -- what becomes of the batches that waited
     PRIMARY KEY (buffer, sink)
 );
 

@@ -1,0 +1,128 @@
+package postgres
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+var _ buffer.SinkRegistry = (*Buffer)(nil)
+
+// Sinks implements buffer.SinkRegistry.
+func (b *Buffer) Sinks(ctx context.Context) ([]buffer.RegisteredSink, error) {
+	return onTable(ctx, b, func(t *table) ([]buffer.RegisteredSink, error) { return b.routes.Sinks(ctx, &t.Tables) })
+}
+
+// RegisterSinks implements buffer.SinkRegistry.
+func (b *Buffer) RegisterSinks(ctx context.Context) error {
+	return b.onRegistry(ctx, func(t *ledger.Tables) error { return b.routes.Register(ctx, t) })
+}
+
+// ServeSinks implements buffer.SinkRegistry.
+func (b *Buffer) ServeSinks(ctx context.Context) error {
+	return b.onRegistry(ctx, func(t *ledger.Tables) error { return b.routes.Serve(ctx, t) })
+}
+
+// DropSink implements buffer.SinkRegistry.
+func (b *Buffer) DropSink(ctx context.Context, name string, as buffer.Dropped) error {
+	return b.onRegistry(ctx, func(t *ledger.Tables) error { return b.routes.Drop(ctx, t, name, as) })
+}
+
+// RestoreSink implements buffer.SinkRegistry.
+func (b *Buffer) RestoreSink(ctx context.Context, name string) error {
+	return b.onRegistry(ctx, func(t *ledger.Tables) error { return b.routes.Restore(ctx, t, name) })
+}
+
+// Status implements buffer.Inspector.
+func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
+	s, err := b.Backlog.Status(ctx)
+	if err != nil || b.config.Sinks == nil {
+		return s, err
+	}
+	s.SinkFindings, err = b.sinkFindings(ctx)
+	return s, err
+}
+
+// sinkFindings returns what is wrong with the registered sinks.
+func (b *Buffer) sinkFindings(ctx context.Context) (findings []buffer.Finding, err error) {
+	sinks, err := b.Sinks(ctx)
+	for i := range sinks {
+		if f, wrong := sinks[i].Finding(); wrong {
+			findings = append(findings, f)
+		}
+	}
+	return findings, err
+}
+
+func (b *Buffer) onRegistry(ctx context.Context, f func(*ledger.Tables) error) error {
+	_, err := onTable(ctx, b, func(t *table) (struct{}, error) { return struct{}{}, f(&t.Tables) })
+	return err
+}
+
+// endLease is how long a batch of a dropped sink is leased to be ended.
+const endLease = 30 * time.Second
+
+// EndDropped implements buffer.SinkRegistry.
+func (b *Buffer) EndDropped(ctx context.Context, limit int) (ended buffer.Ended, err error) {
+	t, err := b.ready(ctx)
+	if err != nil {
+		return ended, err
+	}
+	ending, err := b.routes.Ending(ctx, &t.Tables)
+	if err != nil {
+		return ended, err
+	}
+	for name, as := range ending {
+		q := b.sink(name)
+		for ; limit > 0; limit-- {
+			batch, err := ledger.TakeOverEnding(ctx, q.Ledger, &t.Tables, endLease)
+			if err != nil {
+				return ended, err
+			}
+			if batch == nil {
+				break
+			}
+			err = q.Settle(ctx, batch, droppedOutcomes(batch, name, as))
+			switch {
+			case errors.Is(err, buffer.ErrLeaseLost), errors.Is(err, buffer.ErrLocked), pg.Code(err) == pg.CodeLockTimeout: // the next sweep tries again
+				continue
+			case err != nil:
+				return ended, err
+			}
+			ended.Batches++
+			ended.Events += int64(batch.Len() - len(batch.Delivered))
+		}
+	}
+	return ended, nil
+}
+
+// droppedOutcomes are the outcomes of a batch whose sink is dropped.
+func droppedOutcomes(batch *buffer.Lease, name string, as buffer.Dropped) []buffer.Outcome {
+	all := []buffer.Outcome{{Verdict: buffer.Delivered}}
+	if as != buffer.DroppedDead || batch.Len() == 0 {
+		return all
+	}
+	delivered := map[int64]bool{}
+	for _, id := range batch.Delivered {
+		delivered[id] = true
+	}
+	dead, gone := buffer.Outcome{Verdict: buffer.Dead, Attempts: batch.Attempts, Error: "sink " + name + " was dropped"}, buffer.Outcome{Verdict: buffer.Delivered}
+	for _, id := range batch.IDs() {
+		if delivered[id] {
+			gone.IDs = append(gone.IDs, id)
+		} else {
+			dead.IDs = append(dead.IDs, id)
+		}
+	}
+	switch {
+	case dead.IDs == nil:
+		return all
+	case gone.IDs == nil:
+		return []buffer.Outcome{dead}
+	}
+	return []buffer.Outcome{gone, dead}
+}

@@ -1,0 +1,253 @@
+package postgres_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/postgres"
+)
+
+// expectSinks compares the registry: name, batches and events of each.
+func expectSinks(t *testing.T, b *postgres.Buffer, want ...string) []buffer.RegisteredSink {
+	t.Helper()
+	sinks, err := b.Sinks(t.Context())
+	check(t, err)
+	var got []string
+	for i := range sinks {
+		s := &sinks[i]
+		text := fmt.Sprintf("%s %d/%d", s.Name, s.Batches, s.Events)
+		if !s.DroppedAt.IsZero() {
+			text += " dropped"
+		}
+		got = append(got, text)
+	}
+	if !slices.Equal(got, want) {
+		t.Fatalf("sinks are %q, want %q", got, want)
+	}
+	return sinks
+}
+
+func expectEmpty(t *testing.T, p *testDB) {
+	t.Helper()
+	for _, table := range []string{"outbox_events", "outbox_batches"} {
+		if n := countRows(t, p, table); n != 0 {
+			t.Errorf("%d rows are left in %s", n, table)
+		}
+	}
+}
+
+func routeAll(t *testing.T, b *postgres.Buffer, sinks string) {
+	t.Helper()
+	routed, err := b.Route(t.Context(), 100, lease, keepNone)
+	check(t, err)
+	if routed == nil || fmt.Sprint(routed.Sinks) != sinks {
+		t.Fatalf("routed %+v, want to %s", routed, sinks)
+	}
+}
+
+func endAll(t *testing.T, b *postgres.Buffer) buffer.Ended {
+	t.Helper()
+	ended, err := b.EndDropped(t.Context(), 100)
+	check(t, err)
+	return ended
+}
+
+var dropSinks = []buffer.Route{
+	{Sink: "all", Match: []string{"a.*"}, BatchSize: 100},
+	{Sink: "crm", BatchSize: 100},
+}
+
+// TestDropSink: what waits for a dropped sink ends with nothing sent, and its events are deleted with their last sink.
+func TestDropSink(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		b, old := openSinks(t, p, "first", mode, dropSinks...), openSinks(t, p, "old", mode, dropSinks...)
+		insertTopics(t, p, "a.x", "b.x")
+		routeAll(t, b, "[all crm]")
+		check(t, old.RegisterSinks(t.Context()))
+		leased := takeOverOf(t, old.Sink("crm"), "a.x", "b.x")
+		insertTopics(t, p, "b.y")
+		routeAll(t, b, "[crm]")
+		expectSinks(t, b, "all 1/1", "crm 2/3")
+		check(t, b.DropSink(t.Context(), "crm", buffer.DroppedDiscarded))
+		if ended := endAll(t, b); ended != (buffer.Ended{Batches: 1, Events: 1}) {
+			t.Errorf("ended %+v, want the waiting batch", ended)
+		}
+		expectSinks(t, b, "all 1/1", "crm 1/2 dropped")
+
+		// An old relay, which has not seen the drop, routes nothing to it, and what it puts back is ended by a later sweep.
+		insertTopics(t, p, "a.z")
+		routeAll(t, old, "[all]")
+		check(t, old.Sink("crm").Settle(t.Context(), leased, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: leased.GroupID, Attempts: 1, After: lease, Error: "no"}}))
+		if ended := endAll(t, old); ended != (buffer.Ended{Batches: 1, Events: 2}) {
+			t.Errorf("ended %+v, want what was put back", ended)
+		}
+		takeOverOf(t, old.Sink("crm"))
+		for _, topic := range []string{"a.x", "a.z"} {
+			deliverAll(t, b.Sink("all"), takeOverOf(t, b.Sink("all"), topic))
+		}
+		expectEmpty(t, p)
+		if n := countRows(t, p, "outbox_dead_letters"); n != 0 {
+			t.Errorf("there are %d dead letters", n)
+		}
+
+		// A start does not take the drop back; restore does.
+		check(t, openSinks(t, p, "restarted", mode, dropSinks...).RegisterSinks(t.Context()))
+		insertTopics(t, p, "a.1")
+		routeAll(t, b, "[all]")
+		check(t, b.RestoreSink(t.Context(), "crm"))
+		insertTopics(t, p, "a.2")
+		routeAll(t, old, "[all crm]")
+	})
+}
+
+// TestDropSink_Dead: the events become dead letters of the sink, and are deleted with their last sink.
+func TestDropSink_Dead(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		b := openSinks(t, p, "first", mode, dropSinks...)
+		insertTopics(t, p, "a.x", "b.x")
+		routeAll(t, b, "[all crm]")
+		check(t, b.DropSink(t.Context(), "crm", buffer.DroppedDead))
+		if ended := endAll(t, b); ended != (buffer.Ended{Batches: 1, Events: 2}) {
+			t.Errorf("ended %+v", ended)
+		}
+		dead := query(t, p.pool, "SELECT sink || ' ' || topic || ': ' || error FROM outbox_dead_letters ORDER BY event_id", pgx.RowTo[string])
+		if fmt.Sprint(dead) != "[crm a.x: sink crm was dropped crm b.x: sink crm was dropped]" {
+			t.Errorf("dead letters: %q", dead)
+		}
+		if n := countRows(t, p, "outbox_events"); n != 1 {
+			t.Errorf("%d events are left, want that of the other sink", n)
+		}
+		deliverAll(t, b.Sink("all"), takeOverOf(t, b.Sink("all"), "a.x"))
+		expectEmpty(t, p)
+
+		// A replay skips them while the sink is dropped: its batches would be ended again.
+		if n, err := b.Replay(t.Context(), buffer.DeadFilter{}, 10); n != 0 || err != nil {
+			t.Fatalf("replayed %d, %v; want none", n, err)
+		}
+		check(t, b.RestoreSink(t.Context(), "crm"))
+		if n, err := b.Replay(t.Context(), buffer.DeadFilter{}, 10); n != 2 || err != nil {
+			t.Fatalf("replayed %d, %v; want 2", n, err)
+		}
+		check(t, b.ServeSinks(t.Context()))
+		deliverAll(t, b.Sink("crm"), takeOverOf(t, b.Sink("crm"), "a.x", "b.x"))
+		expectEmpty(t, p)
+	})
+}
+
+// TestDropSink_Recorded: of a batch whose delivery is recorded only the rest becomes dead letters.
+func TestDropSink_Recorded(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		b := openSinks(t, p, "first", mode, dropSinks...)
+		insertTopics(t, p, "a.x", "b.x")
+		routeAll(t, b, "[all crm]")
+		crm := b.Sink("crm")
+		batch := takeOverOf(t, crm, "a.x", "b.x")
+		check(t, crm.MarkDelivered(t.Context(), batch, batch.IDs()[1:]))
+		check(t, b.DropSink(t.Context(), "crm", buffer.DroppedDead))
+		_, err := p.pool.Exec(t.Context(), "UPDATE outbox_batches SET due_at = clock_timestamp() WHERE sink = 'crm'")
+		check(t, err)
+		if ended := endAll(t, b); ended != (buffer.Ended{Batches: 1, Events: 1}) {
+			t.Errorf("ended %+v", ended)
+		}
+		if dead := query(t, p.pool, "SELECT topic FROM outbox_dead_letters", pgx.RowTo[string]); fmt.Sprint(dead) != "[a.x]" {
+			t.Errorf("dead letters: %q", dead)
+		}
+		deliverAll(t, b.Sink("all"), takeOverOf(t, b.Sink("all"), "a.x"))
+		expectEmpty(t, p)
+	})
+}
+
+// TestDropSink_All: with all sinks dropped nothing is claimed, so that no event is taken for one that no sink takes.
+func TestDropSink_All(t *testing.T) {
+	t.Parallel()
+	p := newMigratedDB(t, buffertest.Options{})
+	b := openSinks(t, p, "first", buffer.ClaimRange, dropSinks...)
+	check(t, b.RegisterSinks(t.Context()))
+	for _, r := range dropSinks {
+		check(t, b.DropSink(t.Context(), r.Sink, buffer.DroppedDiscarded))
+	}
+	check(t, b.ServeSinks(t.Context()))
+	insertTopics(t, p, "a.x")
+	if routed, err := b.Route(t.Context(), 10, lease, keepNone); routed != nil || !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), "relay sinks restore") {
+		t.Errorf("routed %+v, %v", routed, err)
+	}
+	if n := countRows(t, p, "outbox_batches"); n != 0 {
+		t.Errorf("%d batches were claimed", n)
+	}
+}
+
+// TestDropSink_Unknown: the error names the sinks that there are.
+func TestDropSink_Unknown(t *testing.T) {
+	t.Parallel()
+	p := newMigratedDB(t, buffertest.Options{})
+	b := openSinks(t, p, "first", buffer.ClaimRange, dropSinks...)
+	check(t, b.RegisterSinks(t.Context()))
+	missing, ok := errors.AsType[*buffer.NoSinkError](b.DropSink(t.Context(), "crn", buffer.DroppedDiscarded))
+	if !ok || fmt.Sprint(missing.Known) != "[all crm]" {
+		t.Errorf("got %v", missing)
+	}
+	if missing, ok := errors.AsType[*buffer.NoSinkError](b.RestoreSink(t.Context(), "crm")); !ok || len(missing.Known) > 0 {
+		t.Errorf("got %v", missing)
+	}
+	expectSinks(t, b, "all 0/0", "crm 0/0")
+	// A sink that has batches without being registered is never ended by itself, and can be dropped.
+	insertTopics(t, p, "b.x")
+	routeAll(t, b, "[crm]")
+	if batch, err := postgres.TakeOverEnding(t.Context(), b, "crm"); batch != nil || err != nil {
+		t.Errorf("a batch of a sink that is not dropped, or was restored since, is taken over: %+v, %v", batch, err)
+	}
+	_, err := p.pool.Exec(t.Context(), "DELETE FROM outbox_sinks WHERE sink = 'crm'")
+	check(t, err)
+	if ended := endAll(t, b); ended.Batches > 0 {
+		t.Errorf("ended %+v of a sink that nobody dropped", ended)
+	}
+	if f, ok := expectSinks(t, b, "all 0/0", "crm 1/1")[1].Finding(); !ok || !strings.Contains(f.Text, "not in table outbox_sinks") {
+		t.Errorf("the finding is %+v", f)
+	}
+	check(t, b.DropSink(t.Context(), "crm", buffer.DroppedDiscarded))
+	endAll(t, b)
+	expectEmpty(t, p)
+}
+
+// TestSinks_Served: the registry knows which sinks a relay serves, and a look at the buffer changes nothing in it.
+func TestSinks_Served(t *testing.T) {
+	t.Parallel()
+	p := newMigratedDB(t, buffertest.Options{})
+	looks := openSinks(t, p, "status", buffer.ClaimRange, dropSinks...)
+	check(t, looks.Check(t.Context()))
+	_, err := looks.Status(t.Context())
+	check(t, err)
+	if n := countRows(t, p, "outbox_sinks"); n != 0 {
+		t.Fatalf("a look registered %d sinks", n)
+	}
+	b := openSinks(t, p, "first", buffer.ClaimRange, dropSinks[:1]...)
+	check(t, b.RegisterSinks(t.Context()))
+	_, err = p.pool.Exec(t.Context(), "INSERT INTO outbox_sinks (buffer, sink, batch_size) SELECT buffer, 'gone', 1 FROM outbox_sinks")
+	check(t, err)
+	_, err = p.pool.Exec(t.Context(), "UPDATE outbox_sinks SET seen_at = clock_timestamp() - interval '10 minutes'")
+	check(t, err)
+	check(t, b.ServeSinks(t.Context()))
+	sinks := expectSinks(t, b, "all 0/0", "gone 0/0")
+	if !sinks[0].Served() || sinks[1].Served() {
+		t.Errorf("served: %v, %v; want the one that is configured", sinks[0], sinks[1])
+	}
+	status, err := b.Status(t.Context())
+	check(t, err)
+	if len(status.SinkFindings) != 1 || status.SinkFindings[0].Subject != "sink gone" || !strings.Contains(status.SinkFindings[0].Fix, "relay sinks drop gone") {
+		t.Errorf("the status says %+v", status.SinkFindings)
+	}
+	check(t, b.DropSink(t.Context(), "all", buffer.DroppedDiscarded))
+	if f, ok := expectSinks(t, b, "all 0/0 dropped", "gone 0/0")[0].Finding(); !ok || f.Level != buffer.LevelError || !strings.Contains(f.Fix, "relay sinks restore all") {
+		t.Errorf("a configured sink that is dropped: %+v", f)
+	}
+}

@@ -1,0 +1,112 @@
+package pipeline
+
+import (
+	"context"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+// The registry of sinks is shared by all relays of a table. Each notes which sinks it serves, and ends the batches of
+// those that a command has dropped.
+
+const (
+	// endEvery is how often a router looks for batches of dropped sinks.
+	endEvery = 10 * time.Second
+	// endAtOnce is how many of them it ends in a row.
+	endAtOnce = 100
+)
+
+// tender looks after the registry.
+type tender struct {
+	router   *Router
+	registry buffer.SinkRegistry
+	// known are the findings that were logged, by sink.
+	known map[string]string
+}
+
+// ready waits for the database, and registers the sinks.
+func (r *Router) ready(ctx context.Context) error {
+	if err := r.buffer.Check(ctx); err != nil {
+		return err
+	}
+	if registry, ok := r.buffer.(buffer.SinkRegistry); ok {
+		return registry.RegisterSinks(ctx)
+	}
+	return nil
+}
+
+// tend looks after the registry until ctx is done.
+func (r *Router) tend(ctx context.Context) error {
+	registry, ok := r.buffer.(buffer.SinkRegistry)
+	if !ok {
+		return nil
+	}
+	t := &tender{router: r, registry: registry}
+	end, serve := time.NewTicker(endEvery), time.NewTicker(buffer.SeenEvery)
+	defer end.Stop()
+	defer serve.Stop()
+	t.report(ctx)
+	for {
+		t.end(ctx)
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-end.C:
+		case <-serve.C:
+			if err := registry.ServeSinks(ctx); err != nil {
+				t.failed(ctx, "noting that sinks are served failed", err)
+				continue
+			}
+			t.report(ctx)
+		}
+	}
+}
+
+// end ends batches of dropped sinks.
+func (t *tender) end(ctx context.Context) {
+	for ctx.Err() == nil {
+		ended, err := t.registry.EndDropped(ctx, endAtOnce)
+		if ended.Batches > 0 {
+			t.router.config.Log.InfoContext(ctx, "batches of dropped sinks ended", "batches", ended.Batches, "events", ended.Events)
+		}
+		if err != nil {
+			t.failed(ctx, "ending batches of dropped sinks failed", err)
+		}
+		if err != nil || ended.Batches < endAtOnce {
+			return
+		}
+	}
+}
+
+// report logs what is wrong with the sinks, once.
+func (t *tender) report(ctx context.Context) {
+	sinks, err := t.registry.Sinks(ctx)
+	if err != nil {
+		t.failed(ctx, "reading the sinks failed", err)
+		return
+	}
+	known := map[string]string{}
+	for i := range sinks {
+		f, ok := sinks[i].Finding()
+		if !ok {
+			continue
+		}
+		known[f.Subject] = f.Fix
+		if t.known[f.Subject] == f.Fix {
+			continue
+		}
+		log := t.router.config.Log.WarnContext
+		if f.Level == buffer.LevelError {
+			log = t.router.config.Log.ErrorContext
+		}
+		log(ctx, f.Subject+": "+f.Text, "fix", f.Fix)
+	}
+	t.known = known
+}
+
+func (t *tender) failed(ctx context.Context, doing string, err error) {
+	if ctx.Err() == nil {
+		t.router.config.Log.WarnContext(ctx, doing, "error", err)
+	}
+}
