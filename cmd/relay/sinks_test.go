@@ -214,3 +214,41 @@ pipelines:
 	r.signal(syscall.SIGTERM)
 	r.exit()
 }
+
+// TestVerify_Sinks: verify finds batches of different claims that hold the same events, and joins the claims; it tells what no relay sends.
+func TestVerify_Sinks(t *testing.T) {
+	t.Parallel()
+	db, redis := newDatabase(t), redisStream(t)
+	url, away := api(t)
+	path := write(t, fmt.Sprintf(`
+admin: {listen: ""}
+pipelines:
+  - name: shop
+    source: {url: %q}
+    retry: {initial: 1h, max: 1h}
+    sinks:
+      - {name: crm, url: %q, match: [relay.*, contacts]}
+      - {name: stream, url: %q, match: [relay.verify]}
+`, db.url, url, redis.url))
+	do(t, nil, "verify", "-c", path, "--json").want(t, 0, `      "sinks": {
+        "split": 0,
+        "doubled": 0,
+        "unserved": {`, "")
+	do(t, nil, "verify", "-c", path, "--events", "2", "--topic", "orders").want(t, 2, "", `--topic is "orders", which no sink of shop takes; expected one that matches`)
+	r := start(t, nil, "run", "-c", path)
+	do(t, nil, "verify", "-c", path, "--events", "3", "--timeout", "3s").want(t, 1, "  waiting           3  sink crm: POST http://127.0.0.1", "")
+	away.Store(false)
+	do(t, nil, "retry", "-c", path, "--now").want(t, 0, "shop: 1 batch is due now\n", "")
+	do(t, nil, "verify", "-c", path, "--events", "3").want(t, 0, "  every delivered probe is in Redis stream relay.verify exactly once\n", "")
+	r.signal(syscall.SIGTERM)
+	r.exit()
+
+	db.exec("INSERT INTO outbox_events (topic, payload) SELECT 'relay.verify', '{}' FROM generate_series(1, 4)")
+	db.exec(`INSERT INTO outbox_batches (group_id, buffer, sink, claim_id, claim, state, lease_no, due_at, owner, unfinished_leases, attempts, outages, events, first_id, last_id, oldest_at, newest_at, members)
+		SELECT gen_random_uuid(), 'public.outbox_events', sink, gen_random_uuid(), 'range', 'waiting', 0, now(), '', 0, 0, 0, 4, min(id), max(id), now(), now() + interval '1 hour', range_agg(int8range(id, id, '[]'))
+		FROM outbox_events, unnest('{crm,stream}'::text[]) sink GROUP BY sink`)
+	do(t, nil, "verify", "-c", path).want(t, 1, "\nshop: 4 events in batches of different claims: when one sink has an event, another may lose it (run relay verify --repair)\n", "")
+	do(t, nil, "verify", "-c", path, "--repair").want(t, 0, "\nshop: joined the claims of 1 batch that hold the same events\n", "")
+	db.exec("UPDATE outbox_batches SET sink = 'gone' WHERE sink = 'crm'")
+	do(t, nil, "verify", "-c", path).want(t, 1, "\nshop: 4 events in 1 batch for sinks that are not in table outbox_sinks, so no relay sends them; configure the sinks again, or run relay sinks drop\n", "")
+}

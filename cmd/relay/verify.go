@@ -65,6 +65,8 @@ deletes those that no relay has claimed yet. A custom table gets no probes.`,
 		case p.Source.Custom.Is():
 			return usage("%s: --events does not support the custom table %s; use relay verify without --events to audit it, or relay preview to see its next events",
 				p.Name, p.Source.Table)
+		case !p.Takes(probes.Topic):
+			return usage("--topic is %q, which no sink of %s takes; expected one that matches", probes.Topic, p.Name)
 		}
 		return a.probe(c.Context(), selected[0], probes, asJSON)
 	})
@@ -84,20 +86,31 @@ type auditReport struct {
 }
 
 type pipelineAudit struct {
-	Name         string  `json:"name"`
-	Agrees       bool    `json:"agrees"`
-	Unclaimed    int64   `json:"unclaimed"`
-	Leased       count   `json:"leased"`
-	Waiting      count   `json:"waiting"`
-	ToDelete     count   `json:"to_delete"`
-	Delivered    int64   `json:"delivered"`
-	Dead         dead    `json:"dead"`
-	Orphaned     count   `json:"orphaned"`
-	EmptyBatches int64   `json:"empty_batches"`
-	Miscounted   int64   `json:"miscounted"`
-	Repaired     *repair `json:"repaired,omitempty"`
+	Name         string `json:"name"`
+	Agrees       bool   `json:"agrees"`
+	Unclaimed    int64  `json:"unclaimed"`
+	Leased       count  `json:"leased"`
+	Waiting      count  `json:"waiting"`
+	ToDelete     count  `json:"to_delete"`
+	Delivered    int64  `json:"delivered"`
+	Dead         dead   `json:"dead"`
+	Orphaned     count  `json:"orphaned"`
+	EmptyBatches int64  `json:"empty_batches"`
+	Miscounted   int64  `json:"miscounted"`
+	// Sinks is set if there are several.
+	Sinks    *sinksAudit `json:"sinks,omitempty"`
+	Repaired *repair     `json:"repaired,omitempty"`
 
 	hasHook bool
+}
+
+// sinksAudit is the part of an audit about several sinks; see buffer.Audit.
+type sinksAudit struct {
+	Split    int64 `json:"split"`
+	Doubled  int64 `json:"doubled"`
+	Unserved count `json:"unserved"`
+	Kept     count `json:"kept"`
+	Unrouted count `json:"unrouted"`
 }
 
 type count struct {
@@ -116,6 +129,7 @@ type repair struct {
 	Cleared   int64 `json:"cleared"`
 	Removed   int64 `json:"removed"`
 	Corrected int64 `json:"corrected"`
+	Joined    int64 `json:"joined,omitempty"`
 }
 
 // verify audits the pipelines concurrently.
@@ -132,7 +146,7 @@ func (a *app) verify(ctx context.Context, selected []*config.Pipeline, repair, a
 			a.fail(fmt.Errorf("%s: %w", selected[i].Name, err))
 			continue
 		}
-		a.failed = a.failed || !all[i].Agrees
+		a.failed = a.failed || !all[i].Agrees || all[i].Sinks != nil && all[i].Sinks.Unserved.Batches > 0
 		report.Pipelines = append(report.Pipelines, all[i])
 	}
 	if asJSON {
@@ -156,12 +170,16 @@ func audit(ctx context.Context, p *config.Pipeline, repairing bool) (_ pipelineA
 	if err == nil && repairing && !found.Agrees() {
 		var r buffer.Repair
 		if r, err = b.Repair(ctx); err == nil {
-			repaired = &repair{count(r.Adopted), r.Cleared, r.Removed, r.Corrected}
+			repaired = &repair{count(r.Adopted), r.Cleared, r.Removed, r.Corrected, r.Joined}
 			found, err = b.Audit(ctx)
 		}
 	}
+	var sinks *sinksAudit
+	if p.Sinks != nil {
+		sinks = &sinksAudit{found.Split, found.Doubled, count(found.Unserved), count(found.Kept), count(found.Unrouted)}
+	}
 	return pipelineAudit{
-		Name: p.Name, Agrees: found.Agrees(), Unclaimed: found.Unclaimed, Leased: count(found.Leased), Waiting: count(found.Waiting),
+		Sinks: sinks, Name: p.Name, Agrees: found.Agrees(), Unclaimed: found.Unclaimed, Leased: count(found.Leased), Waiting: count(found.Waiting),
 		ToDelete: count(found.Delivered), Delivered: found.DeliveredEvents, Dead: dead(found.Dead), Orphaned: count(found.Orphaned),
 		EmptyBatches: found.EmptyBatches, Miscounted: found.Miscounted, Repaired: repaired, hasHook: p.DeadLetter.Hook != nil,
 	}, err
@@ -206,6 +224,9 @@ func (r *auditReport) describe() string {
 			if r.Cleared > 0 {
 				add("cleared the group_id of %s, which was not a uuid; only the relay writes group_id", plural(r.Cleared, "event", "events"))
 			}
+			if r.Joined > 0 {
+				add("joined the claims of %s that hold the same events", plural(r.Joined, "batch", "batches"))
+			}
 			fix = "leased batches are not repaired; run relay verify --repair again when the lease is over"
 		}
 		if p.Orphaned.Batches > 0 {
@@ -218,9 +239,35 @@ func (r *auditReport) describe() string {
 		if p.Miscounted > 0 {
 			add("%s with another number of events than the ledger has; some were added or deleted (%s)", plural(p.Miscounted, "batch", "batches"), fix)
 		}
+		if s := p.Sinks; s != nil {
+			s.describe(add, fix)
+		}
 	}
 	if text != "" {
 		text += "\n"
 	}
 	return text
+}
+
+// describe describes what disagrees, and what waits without being sent.
+func (s *sinksAudit) describe(add func(format string, args ...any), fix string) {
+	events := func(n int64) string { return plural(n, "event", "events") }
+	if s.Split > 0 {
+		add("%s in batches of different claims: when one sink has an event, another may lose it (%s)", events(s.Split), fix)
+	}
+	if s.Doubled > 0 {
+		add("%s in two batches of one sink, which gets them twice", events(s.Doubled))
+	}
+	for _, c := range []struct {
+		count
+		text string
+	}{
+		{s.Unserved, "for sinks that are not in table outbox_sinks, so no relay sends them; configure the sinks again, or run relay sinks drop"},
+		{s.Kept, "kept until a sink takes their topics"},
+		{s.Unrouted, "claimed and not routed yet; a running relay routes them"},
+	} {
+		if c.Batches > 0 {
+			add("%s in %s %s", events(c.Events), plural(c.Batches, "batch", "batches"), c.text)
+		}
+	}
 }

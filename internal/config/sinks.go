@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"slices"
 
 	"github.com/goccy/go-yaml/ast"
 
@@ -41,6 +42,14 @@ func (p *Pipeline) PerSink() []*Pipeline {
 		all[i] = &one
 	}
 	return all
+}
+
+// Takes reports whether the sink, or one of several, takes a topic.
+func (p *Pipeline) Takes(topic string) bool {
+	return slices.ContainsFunc(p.PerSink(), func(one *Pipeline) bool {
+		patterns, err := buffer.ParsePatterns(one.Match) // valid: see patterns
+		return err == nil && patterns.Match(topic)
+	})
 }
 
 // routes are the sinks as the buffer knows them; nil for a single one.

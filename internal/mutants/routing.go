@@ -31,6 +31,27 @@ var routingMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestRoute_NoOrphans",
 	},
 	{
+		name: "a repair removes a batch that a route adds to",
+		file: "outbox/postgres/internal/backlog/audit.go",
+		old:  "l.due_at > clock_timestamp())\n  AND o.group_id = l.group_id AND o.lease_no = l.lease_no AND o.events = l.events\n",
+		new:  "l.due_at > clock_timestamp())\n  AND o.group_id = l.group_id\n",
+		pkg:  "./outbox/postgres", test: "TestRepair_RouteAdds",
+	},
+	{
+		name: "a repair changes the claim of a leased batch",
+		file: "outbox/postgres/internal/backlog/audit_sinks.go",
+		old:  " AND NOT bool_or(claim IN (SELECT claim FROM busy))",
+		new:  "",
+		pkg:  "./outbox/postgres", test: "TestRepair_Split",
+	},
+	{
+		name: "a status counts an event once for each sink",
+		file: "outbox/postgres/internal/backlog/sinks.go",
+		old:  "(SELECT sum(upper(ids) - lower(ids)) FROM shared)",
+		new:  "(SELECT sum(events) FROM claims WHERE claim_id IS NOT NULL AND rows > 1)",
+		pkg:  "./outbox/postgres", test: "TestStatus_Sinks",
+	},
+	{
 		name: "a route does not compare the registry",
 		file: "outbox/postgres/internal/router/route.go",
 		old:  "WHERE buffer = $1) = $4::bigint`",

@@ -47,14 +47,17 @@ SELECT ?1, CASE (SELECT upper(type) FROM pragma_table_info('outbox_events') WHER
 FROM numbers
 RETURNING id`
 
-// The parameter is a JSON array of ids. A range claim sets no group_id; its ledger row has the ids.
+// The parameter is a JSON array of ids. A range claim sets no group_id; its ledger row has the ids. Of several sinks that an event waits for,
+// the first with an error is told.
 const postgresLeftSQL = `
 WITH claimed AS (
-    SELECT e.id, l.state, l.error
+    SELECT DISTINCT ON (e.id) e.id, l.state, CASE WHEN l.sink IN ('default', '*') THEN l.error ELSE 'sink ' || l.sink || ': ' || coalesce(l.error, 'not sent yet') END AS error
     FROM outbox_batches l CROSS JOIN unnest(l.members) run
-    JOIN outbox_events e ON e.id >= lower(run) AND e.id < upper(run) AND e.group_id IS NULL AND e.created_at <= coalesce(l.newest_at, 'infinity')
+    JOIN outbox_events e ON e.id >= lower(run) AND e.id < upper(run)
+         AND (e.group_id IS NULL AND e.created_at <= coalesce(l.newest_at, 'infinity') OR e.group_id = l.claim_id)
     WHERE l.buffer = (SELECT n.nspname || '.' || c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
                       WHERE c.oid = 'outbox_events'::regclass)
+    ORDER BY e.id, l.error IS NULL, l.sink
 )
 SELECT e.id, coalesce(l.state, c.state, CASE WHEN e.group_id IS NULL THEN '' ELSE 'lost' END), coalesce(l.error, c.error, '')
 FROM outbox_events e LEFT JOIN outbox_batches l ON l.group_id = e.group_id LEFT JOIN claimed c ON c.id = e.id

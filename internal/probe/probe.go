@@ -109,7 +109,10 @@ func Run(ctx context.Context, p *config.Pipeline, c Config) (_ *Result, err erro
 		reader sinkReader
 		unread string
 	)
-	for _, s := range opened.Sinks { // the first that can be read
+	for _, s := range opened.Sinks { // the first that takes the topic and can be read
+		if !s.Config.Takes(c.Topic) {
+			continue
+		}
 		reader, unread, err = newSinkReader(ctx, s.Config, s.Sink, &outbox.Event{ID: 1, Topic: c.Topic, Payload: []byte("{}")})
 		if err == nil && unread == "" {
 			break

@@ -18,11 +18,20 @@ type Audit struct {
 	EmptyBatches int64
 	// Miscounted are ledger rows with another number of events than they say.
 	Miscounted int64
+
+	// The rest is of a buffer with several sinks.
+
+	// Split events are in batches of different claims, whose settles do not see each other: one deletes what the other has not sent. Doubled events are in
+	// two batches of one sink, which gets them twice.
+	Split, Doubled int64
+	// Unserved batches are for sinks that the registry does not have, so no relay sends them. Kept ones wait until a sink takes their
+	// topics. Unrouted ones are claimed, and a relay routes them next.
+	Unserved, Kept, Unrouted Count
 }
 
 // Agrees reports whether ledger and buffer agree.
 func (a *Audit) Agrees() bool {
-	return a.Orphaned.Batches == 0 && a.EmptyBatches == 0 && a.Miscounted == 0
+	return a.Orphaned.Batches == 0 && a.EmptyBatches == 0 && a.Miscounted == 0 && a.Split == 0 && a.Doubled == 0
 }
 
 // Count counts batches and their events.
@@ -36,6 +45,8 @@ type Repair struct {
 	Cleared int64
 	// Removed counts the empty ledger rows, Corrected the miscounted ones. Rows with a lease are left alone.
 	Removed, Corrected int64
+	// Joined counts the batches that hold events of another claim, and have its claim_id now. Those of a claim with a lease are left alone.
+	Joined int64
 }
 
 // Finding is one result of `relay doctor`.

@@ -55,7 +55,7 @@ func (b *Backlog) Audit(ctx context.Context) (buffer.Audit, error) {
 		return buffer.Audit{}, err
 	}
 	var a buffer.Audit
-	err = b.base.DB.Transact(ctx, pg.ReadTx(pg.ScanTimeout), pg.Step{
+	steps := []pg.Step{pg.ReadTx(pg.ScanTimeout), {
 		SQL: t.Statements.Audit, Args: []string{t.Buffer, b.base.Pipeline},
 		Row: func(v [][]byte) error {
 			n := func(i int) int64 { return pg.ReadInt8(v[i]) }
@@ -67,14 +67,20 @@ func (b *Backlog) Audit(ctx context.Context) (buffer.Audit, error) {
 			}
 			return nil
 		},
-	})
+	}}
+	if b.base.Sinks != nil {
+		steps = append(steps, b.auditSinks(t, &a))
+	}
+	err = b.base.DB.Transact(ctx, steps...)
 	return a, b.base.Explain(ctx, "auditing", err)
 }
 
-// A leased batch is left to its owner, who deletes by the ids that it has.
+// A leased batch is left to its owner, who deletes by the ids that it has. A row that has changed since it was read is left alone: a route may
+// have added events to it.
 const removeEmptySQL = foundSQL + `
-DELETE FROM outbox_batches l
-WHERE buffer = $1 AND NOT (state = 'leased' AND due_at > clock_timestamp())
+DELETE FROM outbox_batches l USING outbox_batches o
+WHERE l.buffer = $1 AND NOT (l.state = 'leased' AND l.due_at > clock_timestamp())
+  AND o.group_id = l.group_id AND o.lease_no = l.lease_no AND o.events = l.events
   AND NOT EXISTS (SELECT FROM found f WHERE f.group_id = l.group_id)`
 
 // Some delivered ids stay even if none of their events is left: the sink has seen this group_id, and the
@@ -91,8 +97,9 @@ FROM (SELECT group_id, count(*) AS events, min(id) AS first_id, max(id) AS last_
              max(created_at) AS newest_at,
              range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) AS members,
              coalesce(array_agg(DISTINCT hashtext(key)) FILTER (WHERE key IS NOT NULL), '{}') AS lanes
-      FROM found GROUP BY group_id) s
+      FROM found GROUP BY group_id) s, outbox_batches o
 WHERE l.buffer = $1 AND s.group_id = l.group_id AND s.events <> l.events
+  AND o.group_id = l.group_id AND o.lease_no = l.lease_no AND o.events = l.events
   AND NOT (l.state = 'leased' AND l.due_at > clock_timestamp())`
 
 // Repair implements buffer.Auditor.
@@ -112,5 +119,8 @@ func (b *Backlog) Repair(ctx context.Context) (buffer.Repair, error) {
 		pg.Step{SQL: t.Statements.RemoveEmpty, Args: []string{t.Buffer}, Affected: &r.Removed},
 		pg.Step{SQL: t.Statements.CorrectCounts, Args: []string{t.Buffer, pg.Bool(b.base.Ordered)}, Affected: &r.Corrected},
 	)
+	if err == nil && b.base.Sinks != nil {
+		r.Joined, err = b.joinClaims(ctx, t)
+	}
 	return r, b.base.Explain(ctx, "repairing the ledger", err)
 }
