@@ -30,6 +30,16 @@ func api(t *testing.T) (url string, away *atomic.Bool) {
 	return server.URL, away
 }
 
+func drained(t *testing.T, db *database) {
+	t.Helper()
+	testserver.Eventually(t, func() error {
+		if n := db.count("SELECT count(*) FROM outbox_events"); n > 0 {
+			return fmt.Errorf("%d events are left", n)
+		}
+		return nil
+	})
+}
+
 // TestStatus_Sinks: status and log name each sink. One of three is away, and takes its events when it is back.
 func TestStatus_Sinks(t *testing.T) {
 	t.Parallel()
@@ -87,15 +97,13 @@ shop            0       -       0        0          0     0
 		t.Errorf("status: %+v", shop)
 	}
 	away.Store(false)
-	do(t, nil, "retry", "-c", path, "--now").want(t, 0, "shop: 1 batch is due now\n", "")
-	testserver.Eventually(t, func() error {
-		if n := db.count("SELECT count(*) FROM outbox_events"); n > 0 {
-			return fmt.Errorf("%d events are left", n)
-		}
-		return nil
-	})
 	r.signal(syscall.SIGTERM)
 	r.exit()
+	do(t, nil, "retry", "-c", path, "--now").want(t, 0, "shop: 1 batch is due now\n", "")
+	again := start(t, nil, "run", "-c", path)
+	drained(t, db)
+	again.signal(syscall.SIGTERM)
+	again.exit()
 	named := map[string]map[string]bool{}
 	for line := range strings.Lines(r.stderr.String()) {
 		var one struct{ Msg, Pipeline, Sink string }
@@ -137,8 +145,11 @@ pipelines:
 	db.exec("CREATE SCHEMA solo")
 	do(t, nil, "migrate", "-c", path).want(t, 0, "solo: applied", "")
 	db.bury("shop", [3]string{"1", "contacts", "no such tenant"}, [3]string{"2", "contacts", "no such tenant"}, [3]string{"3", "orders", "too large"},
-		[3]string{"4", "other", "no sink takes topic other"}, [3]string{"5", "contacts", "of the former sink"})
-	db.exec("UPDATE outbox_dead_letters SET sink = (ARRAY['crm', 'crm', 'stream', '*', 'old'])[event_id]")
+		[3]string{"4", "other", "no sink takes topic other"}, [3]string{"5", "contacts", "of a sink that is gone"}, [3]string{"6", "contacts", "of crm when it was older"})
+	db.exec("UPDATE outbox_dead_letters SET sink = (ARRAY['crm', 'crm', 'stream', '*', 'old', 'older'])[event_id]")
+	db.exec(`INSERT INTO outbox_sinks (buffer, sink, batch_size, formerly)
+		SELECT 'public.outbox_events', * FROM (VALUES ('stream', 10, '{}'::text[]), ('crm', 10, '{older}')) s`) // as a relay does
+	db.exec("INSERT INTO outbox_buffers (buffer, pipeline, claim, routed) VALUES ('public.outbox_events', 'shop', 'range', true)")
 	list := do(t, nil, "dead", "list", "-c", path)
 	for _, text := range []string{
 		"PIPELINE  SINK    ID  TOPIC     KEY  ATTEMPTS  DIED   NOTIFIED  ERROR\n", "shop      crm     1   contacts", "shop      stream  3   orders", "shop      *       4   other",
@@ -163,7 +174,7 @@ pipelines:
 		return strings.Join(all, " ")
 	}
 	for args, want := range map[string]string{
-		"--sink crm": "crm1 crm2", "--sink stream": "stream3", "--sink *": "*4", "--sink old": "old5", "--sink crm --id 2,3": "crm2", "--sink crm --topic orders": "",
+		"--sink crm": "crm1 crm2 older6", "--sink stream": "stream3", "--sink *": "*4", "--sink old": "old5", "--sink crm --id 2,3": "crm2", "--sink crm --topic orders": "",
 	} {
 		if got := ids(strings.Fields(args)...); got != want {
 			t.Errorf("%s lists %q, want %q", args, got, want)
@@ -177,7 +188,7 @@ pipelines:
 	} {
 		do(t, nil, append([]string{"dead", "-c", path}, strings.Fields(args)...)...).want(t, 2, "", says)
 	}
-	do(t, nil, "dead", "discard", "-c", path, "--sink", "crm", "--dry-run").want(t, 0, "shop: would discard 2 dead letters\n", "")
+	do(t, nil, "dead", "discard", "-c", path, "--sink", "crm", "--dry-run").want(t, 0, "shop: would discard 3 dead letters\n", "")
 	do(t, nil, "dead", "replay", "-c", path, "--sink", "crm", "--id", "2,3").want(t, 1, "shop: replayed 1 dead letter\n", "relay: 3: no dead letter has this id")
 	if sinks := db.count("SELECT count(*) FROM outbox_batches WHERE sink = 'crm'"); sinks != 1 || db.count("SELECT count(*) FROM outbox_batches") != 1 {
 		t.Errorf("%d batches are for crm, want 1 and none for others", sinks)
@@ -207,7 +218,7 @@ pipelines:
 	request("GET", "/api/dead?sink=crm&pipeline=solo", "", 404, "the pipeline has a single sink")
 	request("POST", "/api/dead/discard", `{"pipeline": "solo", "ids": "all", "sink": "crm"}`, 404, "the pipeline has a single sink")
 	request("POST", "/api/dead/discard", `{"pipeline": "shop", "ids": "all", "sink": "crmm"}`, 404, "expected stream, crm or *")
-	request("POST", "/api/dead/discard", `{"pipeline": "shop", "ids": "all", "sink": "crm"}`, 200, `"changed": 1,`)
+	request("POST", "/api/dead/discard", `{"pipeline": "shop", "ids": "all", "sink": "crm"}`, 200, `"changed": 2,`)
 	if open := db.open("shop"); open != "3 4 5" {
 		t.Errorf("the dead letters %s are open, want 3 4 5", open)
 	}
@@ -238,7 +249,8 @@ pipelines:
 	r := start(t, nil, "run", "-c", path)
 	do(t, nil, "verify", "-c", path, "--events", "3", "--timeout", "3s").want(t, 1, "  waiting           3  sink crm: POST http://127.0.0.1", "")
 	away.Store(false)
-	do(t, nil, "retry", "-c", path, "--now").want(t, 0, "shop: 1 batch is due now\n", "")
+	do(t, nil, "retry", "-c", path, "--now").want(t, 0, "shop: ", "")
+	drained(t, db)
 	do(t, nil, "verify", "-c", path, "--events", "3").want(t, 0, "  every delivered probe is in Redis stream relay.verify exactly once\n", "")
 	r.signal(syscall.SIGTERM)
 	r.exit()

@@ -51,7 +51,7 @@ type DeadFilter struct {
 	// IDs and UUIDs are the events' integer or uuid primary keys, either of them; both nil: any.
 	IDs   []int64
 	UUIDs []uuid.UUID
-	// Topic is the whole topic, Sink the name of one of several sinks, or [Unrouted]; "": any.
+	// Topic is the whole topic, Sink the name of one of several sinks, which finds those of its former names too, or [Unrouted]; "": any.
 	Topic, Sink string
 	// Error is a part of the error, case-insensitive; "": any.
 	Error string

@@ -25,7 +25,8 @@ const matchSQL = `
   d.pipeline = $1
   AND ($2::bigint[] IS NULL AND $8::uuid[] IS NULL OR d.event_id = ANY ($2::bigint[]) OR $8::uuid[] IS NOT NULL AND d.event_uuid = ANY ($8::uuid[]))
   AND (($3::text[])[1] = '' OR d.topic = ($3::text[])[1])
-  AND (($3::text[])[2] = '' OR d.sink = ($3::text[])[2])
+  AND (($3::text[])[2] = '' OR d.sink = ($3::text[])[2] OR d.sink IN (
+    SELECT unnest(s.formerly) FROM outbox_sinks s JOIN outbox_buffers b ON b.buffer = s.buffer WHERE b.pipeline = $1 AND s.sink = ($3::text[])[2]))
   AND ($4 = '' OR position(lower($4) IN lower(d.error)) > 0)
   AND ($5::interval IS NULL OR d.died_at <= (SELECT clock_timestamp()) - $5::interval)
   AND ($6::interval IS NULL OR d.died_at > (SELECT clock_timestamp()) - $6::interval)
