@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"time"
 
@@ -74,6 +75,7 @@ func (a *app) preview(ctx context.Context, selected []*config.Pipeline, events i
 		return errors.Join(append(closeAll(pipelines), errs)...)
 	}
 	for i, opened := range pipelines {
+		unmatched := map[string]bool{} // topics of events that no sink takes
 		for n, s := range opened.Sinks {
 			result, err := previewSink(ctx, opened.Buffer, s, events)
 			if err != nil {
@@ -82,6 +84,17 @@ func (a *app) preview(ctx context.Context, selected []*config.Pipeline, events i
 			}
 			a.failed = a.failed || result.projectErr != nil
 			if err := a.printPreview(s.Config, result, i+n > 0); err != nil {
+				return err
+			}
+			for _, topic := range result.others {
+				unmatched[topic] = !selected[i].Takes(topic)
+			}
+		}
+		for _, topic := range slices.Sorted(maps.Keys(unmatched)) {
+			if !unmatched[topic] {
+				continue
+			}
+			if _, err := fmt.Fprintf(a.stdout, "\n%s: no sink takes topic %s\n", selected[i].Name, printable(topic)); err != nil {
 				return err
 			}
 		}
@@ -94,12 +107,15 @@ func (a *app) preview(ctx context.Context, selected []*config.Pipeline, events i
 
 // preview is what would happen to the next events of a pipeline.
 type preview struct {
-	// events is the number of events; 0 if none is unclaimed.
+	// events is the number of events; 0 if none is unclaimed. others are the topics of those that are not for this one of several sinks.
 	events int
+	others []string
 	// claimed counts the batches, and why is the finding about those that wait for a
 	// retry. Both are set if events is 0.
 	claimed buffer.Status
 	why     string
+	// elsewhere reports whether events wait, and none for this one of several sinks.
+	elsewhere bool
 	// projectErr is the error of the projection, if it failed for all events.
 	projectErr error
 	requests   []request
@@ -137,7 +153,7 @@ func previewSink(ctx context.Context, from buffer.Buffer, s config.RuntimeSink, 
 		return result, err
 	}
 	if b == nil {
-		err = result.readClaimed(ctx, from)
+		err = result.readClaimed(ctx, from, s.Config.SinkName)
 		return result, err
 	}
 	if result.events = b.Len(); b.ProjectErr != nil {
@@ -151,7 +167,14 @@ func previewSink(ctx context.Context, from buffer.Buffer, s config.RuntimeSink, 
 			result.rejected = append(result.rejected, rejection{id, r.Err})
 		}
 	}
-	sent := slices.DeleteFunc(slices.Clone(b.Events), func(e outbox.Event) bool { return !patterns.Match(e.Topic) })
+	var sent []outbox.Event
+	for i := range b.Events {
+		if e := &b.Events[i]; patterns.Match(e.Topic) {
+			sent = append(sent, *e)
+		} else {
+			result.others = append(result.others, e.Topic)
+		}
+	}
 	for len(sent) > 0 {
 		n := min(len(sent), s.Config.BatchSize)
 		if err := result.add(ctx, previewer, batchOf(b, sent[:n])); err != nil {
@@ -162,10 +185,22 @@ func previewSink(ctx context.Context, from buffer.Buffer, s config.RuntimeSink, 
 	return result, nil
 }
 
-// readClaimed reads the batches that are already claimed.
-func (p *preview) readClaimed(ctx context.Context, b buffer.Buffer) (err error) {
-	if p.claimed, err = b.Status(ctx); err != nil || p.claimed.Waiting == 0 {
+// readClaimed reads the batches that are already claimed; those of one of several sinks, if it is named.
+func (p *preview) readClaimed(ctx context.Context, b buffer.Buffer, sink string) (err error) {
+	if p.claimed, err = b.Status(ctx); err != nil || p.claimed.Pending == 0 {
 		return err
+	}
+	if sink != "" {
+		i := slices.IndexFunc(p.claimed.Sinks, func(s buffer.SinkStatus) bool { return s.Name == sink })
+		s := p.claimed.Sinks[i]
+		p.claimed, p.elsewhere = buffer.Status{Pending: s.Pending, Leased: s.Leased, Waiting: s.Waiting}, s.Pending == 0
+		if len(s.Waits) > 0 {
+			p.why = s.Waits[0].Error
+		}
+		return nil
+	}
+	if p.claimed.Waiting == 0 {
+		return nil
 	}
 	for _, f := range b.Diagnose(ctx) {
 		if f.Subject == "batches" && f.Level != buffer.LevelOK {

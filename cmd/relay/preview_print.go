@@ -19,6 +19,8 @@ func (a *app) printPreview(p *config.Pipeline, result preview, again bool) error
 	switch {
 	case result.events == 0 && result.claimed.Pending > 0:
 		b.WriteString(a.redact(describeClaimed(p, &result)))
+	case result.elsewhere:
+		b.WriteString("All events are claimed, and none waits for this sink.\n")
 	case result.events == 0:
 		b.WriteString("The buffer has no events. Insert one and run preview again:\n\n" + example(p) + "\n")
 	case result.projectErr != nil:
@@ -32,7 +34,13 @@ func (a *app) printPreview(p *config.Pipeline, result preview, again bool) error
 }
 
 func (a *app) printRequests(b *strings.Builder, paint func(colour, string) string, result preview) {
-	fmt.Fprintf(b, "%s read; nothing was claimed or sent.\n", plural(int64(result.events), "event", "events"))
+	others := ""
+	if n := len(result.others); n == result.events {
+		others = ", none for this sink"
+	} else if n > 0 {
+		others = fmt.Sprintf(", %d for this sink", result.events-n)
+	}
+	fmt.Fprintf(b, "%s read%s; nothing was claimed or sent.\n", plural(int64(result.events), "event", "events"), others)
 	for i, r := range result.requests {
 		fmt.Fprintf(b, "\n%s\n", paint(faint, fmt.Sprintf("request %d of %d: %s", i+1, len(result.requests), eventsOf(r.events))))
 		fmt.Fprintf(b, "%s\n", paint(bold, printable(a.redact(r.Summary))))

@@ -264,3 +264,36 @@ pipelines:
 	db.exec("UPDATE outbox_batches SET sink = 'gone' WHERE sink = 'crm'")
 	do(t, nil, "verify", "-c", path).want(t, 1, "\nshop: 4 events in 1 batch for sinks that are not in table outbox_sinks, so no relay sends them; configure the sinks again, or run relay sinks drop\n", "")
 }
+
+// TestPreview_Sinks: each sink shows the requests of its own events, and a topic that no sink takes is named.
+func TestPreview_Sinks(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	path := write(t, fmt.Sprintf(`
+pipelines:
+  - name: shop
+    source: {url: %q}
+    sinks:
+      - {name: stream, url: "redis://127.0.0.1:1/0", match: [orders.*]}
+      - {name: crm, url: "http://127.0.0.1:1/batch", match: [contacts, orders.paid]}
+      - {name: mail, url: "http://127.0.0.1:1/mail", match: [mail]}
+`, db.url))
+	db.exec("INSERT INTO outbox_events (topic, payload) SELECT topic, '{}' FROM unnest('{orders.new,contacts,orders.paid,other,other}'::text[]) topic")
+	r := do(t, nil, "preview", "-c", path, "-n", "10")
+	for _, text := range []string{
+		"(stream {topic})\n5 events read, 2 for this sink; nothing was claimed or sent.\n\nrequest 1 of 2: event 1\nXADD orders.new *\n",
+		"(POST json)\n5 events read, 2 for this sink; nothing was claimed or sent.\n\nrequest 1 of 1: events 2, 3\n",
+		"(POST json)\n5 events read, none for this sink; nothing was claimed or sent.\n\nshop: no sink takes topic other\n",
+	} {
+		r.want(t, 0, text, "")
+	}
+
+	// What is claimed is told of each sink.
+	db.exec(`INSERT INTO outbox_batches (group_id, buffer, sink, claim_id, claim, state, lease_no, due_at, owner, unfinished_leases, attempts, outages, events, first_id, last_id, oldest_at, newest_at, error, members)
+		SELECT gen_random_uuid(), 'public.outbox_events', sink, '00000000-0000-7000-8000-000000000001', 'range', 'waiting', 0, now(), '', 0, 0, 0, 5, min(id), max(id), now(), now() + interval '1 hour', '503 of ' || sink,
+		       range_agg(int8range(id, id, '[]'))
+		FROM outbox_events, unnest('{crm,stream}'::text[]) sink GROUP BY sink`)
+	r = do(t, nil, "preview", "-c", path)
+	r.want(t, 0, "All events are claimed: 5 events wait in 1 batch for a retry.\n\n503 of crm\n", "")
+	r.want(t, 0, "(POST json)\nAll events are claimed, and none waits for this sink.\n", "")
+}

@@ -191,7 +191,9 @@ func (r *reader) reportUnknownKey(name string, at Place, section string, keys []
 	if section != "" {
 		where = " in " + section
 	}
-	if near := nearest(name, all); near != "" {
+	if section == "sinks" && slices.ContainsFunc(new(Pipeline).keys(), func(k key) bool { return k.name == name }) {
+		guess = " (" + name + " is a key of the pipeline, for all its sinks)"
+	} else if near := nearest(name, all); near != "" {
 		guess = fmt.Sprintf(" (did you mean %s?)", near)
 	}
 	r.errorf(at, "unknown key %s%s%s; expected %s", quote(name), where, guess, or(keyNames(keys, variant)))
