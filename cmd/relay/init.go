@@ -10,6 +10,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -25,8 +26,9 @@ const introspectTimeout = 30 * time.Second
 
 // initFlags are the flags of init. An empty one is a question on a terminal.
 type initFlags struct {
-	source, table, sink, name, preset, output string
-	force, yes                                bool
+	source, table, name, preset, output string
+	sinks                               []string
+	force, yes                          bool
 }
 
 func (a *app) initCommand() *cobra.Command {
@@ -42,7 +44,8 @@ The file never contains a URL or a secret. It names environment variables:
 ` + scaffold.SourceVariable + `, ` + scaffold.SinkVariable + ` and those of the sink's API.`,
 		Example: `  relay init
   relay init --source "$DATABASE_URL" --table contact_activity_events \
-    --sink https://api.hubapi.com/crm/v3/objects/contacts/batch/upsert`,
+    --sink https://api.hubapi.com/crm/v3/objects/contacts/batch/upsert
+  relay init --source "$DATABASE_URL" --sink redis://cache:6379/0 --sink nats://broker:4222`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.init(c.Context(), &f) },
 	}
@@ -50,7 +53,7 @@ The file never contains a URL or a secret. It names environment variables:
 	flags.StringVar(&f.source, "source", "", "database URL: postgres://user:password@host/database, sqlite:///path.db (default $"+scaffold.SourceVariable+")")
 	flags.StringVar(&f.table, "table", "", "table of events: the relay's own outbox_events, or a custom table")
 	flags.StringVar(&f.preset, "preset", "", "layout of a custom table, if it is a known one, like debezium")
-	flags.StringVar(&f.sink, "sink", "", "sink URL: redis://, nats://, https://, file:///path or stdout: (default $"+scaffold.SinkVariable+")")
+	flags.StringArrayVar(&f.sinks, "sink", nil, "sink URL: redis://, nats://, https://, file:///path or stdout: (default $"+scaffold.SinkVariable+"); repeat the flag for several sinks")
 	flags.StringVar(&f.name, "name", "", "pipeline name (default the table's)")
 	flags.StringVarP(&f.output, "output", "o", "relay.yaml", "file to write")
 	flags.BoolVar(&f.force, "force", false, "overwrite an existing file")
@@ -64,7 +67,10 @@ func (a *app) init(ctx context.Context, f *initFlags) error {
 		q = a.newQuestions(os.Stdin)
 	}
 	f.source = cmp.Or(f.source, os.Getenv(scaffold.SourceVariable))
-	f.sink = cmp.Or(f.sink, os.Getenv(scaffold.SinkVariable))
+	f.sinks = slices.DeleteFunc(f.sinks, func(url string) bool { return url == "" })
+	if url := os.Getenv(scaffold.SinkVariable); len(f.sinks) == 0 && url != "" {
+		f.sinks = []string{url}
+	}
 	if err := f.missing(q); err != nil {
 		return err
 	}
@@ -103,7 +109,7 @@ func (f *initFlags) missing(q *questions) error {
 	if f.source == "" {
 		names = append(names, "--source")
 	}
-	if f.sink == "" {
+	if len(f.sinks) == 0 {
 		names = append(names, "--sink")
 	}
 	if q.enabled() || names == nil {
@@ -144,16 +150,28 @@ func sqliteURL(answer string) string {
 }
 
 // askSink asks for the sink. The result prints without secrets.
-func (a *app) askSink(q *questions, f *initFlags, d *scaffold.Draft) (shown config.Secret, err error) {
+func (a *app) askSink(q *questions, f *initFlags, d *scaffold.Draft) (shown string, err error) {
+	if len(f.sinks) > 1 {
+		var all []string
+		for _, url := range f.sinks {
+			p, err := a.parseURLs("sqlite:///p", url)
+			if err != nil {
+				return "", err
+			}
+			all = append(all, p.Sink.URL.String())
+		}
+		d.Sinks = f.sinks
+		return strings.Join(all, ", "), nil
+	}
 	err = q.ask(question{
-		flag: "--sink", given: f.sink, proposed: "stdout:",
+		flag: "--sink", given: strings.Join(f.sinks, ""), proposed: "stdout:",
 		text: "Sink: redis://host:6379/0, nats://host:4222, https://host/path, file:///path,\nor stdout: to print the events",
 	}, func(answer string) error {
 		p, err := a.parseURLs("sqlite:///p", answer)
 		if err != nil {
 			return err
 		}
-		d.Sink, shown = answer, p.Sink.URL
+		d.Sink, shown = answer, p.Sink.URL.String()
 		return nil
 	})
 	return shown, err
@@ -231,7 +249,7 @@ func writeNewFile(path, text string, force bool) (err error) {
 }
 
 // nextSteps describes the file, and what to do in the database and the environment before the relay runs.
-func nextSteps(d *scaffold.Draft, catalog *introspect.Database, sink config.Secret) string {
+func nextSteps(d *scaffold.Draft, catalog *introspect.Database, sink string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Wrote %s: from %s to %s\n", d.File, d.Source.Name, sink)
 	for _, warning := range warnings(d) {

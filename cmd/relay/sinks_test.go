@@ -6,6 +6,8 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -296,4 +298,42 @@ pipelines:
 	r = do(t, nil, "preview", "-c", path)
 	r.want(t, 0, "All events are claimed: 5 events wait in 1 batch for a retry.\n\n503 of crm\n", "")
 	r.want(t, 0, "(POST json)\nAll events are claimed, and none waits for this sink.\n", "")
+}
+
+// TestInit_SeveralSinks: several --sink make a file with several sinks, which check accepts and run runs.
+func TestInit_SeveralSinks(t *testing.T) {
+	t.Parallel()
+	db, path, one, two := newDatabase(t), filepath.Join(t.TempDir(), "relay.yaml"), t.TempDir(), t.TempDir()
+	do(t, nil, "init", "--source", db.url, "-o", path, "--sink", "file://"+one+"/all", "--sink", "https://api.hubapi.com/crm/v3/objects/contacts/batch/upsert", "--sink", "file://"+two+"/all").
+		want(t, 0, "  export RELAY_FILE2_URL=...   # the URL of the sink file2\n", "")
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"    sinks:\n      - name: file   # in metrics, logs and dead letters\n        url: ${RELAY_FILE_URL}\n", "        batch_size: 100   # the limit of a HubSpot request\n",
+		"        bearer: ${HUBSPOT_TOKEN}\n", "#   RELAY_HUBSPOT_URL  the URL of the sink hubspot\n", "      - name: file2 ",
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the file has no %s:\n%s", want, text)
+		}
+	}
+	env := []string{
+		"RELAY_SOURCE_URL=" + db.url, "RELAY_FILE_URL=file://" + one + "/all", "RELAY_FILE2_URL=file://" + two + "/all",
+		"RELAY_HUBSPOT_URL=http://127.0.0.1:1/crm/v3/objects/contacts/batch/upsert", "HUBSPOT_TOKEN=s3cret",
+	}
+	do(t, env, "check", path).want(t, 0, "ok  events/hubspot: ", "")
+	for name, c := range map[string]struct {
+		args []string
+		says string
+	}{
+		"one target": {[]string{"--sink", "stdout:", "--sink", "stdout:"}, "sinks.url is the target of the sink on line"},
+		"no URL":     {[]string{"--sink", "stdout:", "--sink", "cache"}, "sink.url is not a URL"},
+		"empty":      {[]string{"--sink", ""}, "init asks questions on a terminal only; expected --sink"},
+	} {
+		got := do(t, nil, append([]string{"init", "--source", db.url, "-o", filepath.Join(t.TempDir(), "relay.yaml")}, c.args...)...)
+		if got.code != 2 || !strings.Contains(got.stderr, c.says) {
+			t.Errorf("%s: exit status %d: %s", name, got.code, got.stderr)
+		}
+	}
 }

@@ -223,7 +223,7 @@ func (p *proposal) addCreated() {
 
 // Warnings returns the warnings about properties that the API requires.
 func (d *Draft) Warnings() []string {
-	wants := findAPI(d.Sink).wants
+	wants := d.wants()
 	switch {
 	case wants == "":
 		return nil

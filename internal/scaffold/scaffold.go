@@ -28,8 +28,9 @@ type Draft struct {
 	// Name is the name of the pipeline.
 	Name   string
 	Source Source
-	// Sink is the sink's URL. It is not written.
-	Sink string
+	// Sink is the sink's URL, Sinks those of several; nil for a single one. They are not written.
+	Sink  string
+	Sinks []string
 }
 
 // Source is the buffer.
@@ -62,10 +63,29 @@ type Variable struct {
 
 // Variables returns the environment variables that the configuration needs.
 func (d *Draft) Variables() []Variable {
-	return append([]Variable{
-		{SourceVariable, "the URL of the database", d.Source.URL},
-		{SinkVariable, "the URL of the sink", d.Sink},
-	}, findAPI(d.Sink).variables...)
+	all := []Variable{{SourceVariable, "the URL of the database", d.Source.URL}}
+	sinks := d.sinks()
+	for i := range sinks {
+		all = append(all, sinks[i].variable)
+	}
+	for i := range sinks {
+		for _, v := range sinks[i].api.variables {
+			if !slices.ContainsFunc(all, func(known Variable) bool { return known.Name == v.Name }) {
+				all = append(all, v)
+			}
+		}
+	}
+	return all
+}
+
+// wants is a property that every payload must have, or "".
+func (d *Draft) wants() string {
+	for _, s := range d.sinks() {
+		if s.api.wants != "" {
+			return s.api.wants
+		}
+	}
+	return ""
 }
 
 // Text returns the content of the file.
@@ -88,12 +108,12 @@ func (d *Draft) Text() string {
 	w.blank()
 	w.line(0, "pipelines:")
 	w.line(1, "- name: "+scalar(d.Name)+"   # in metrics, logs and at the sink; do not change it later")
-	d.Source.write(&w, findAPI(d.Sink).wants)
+	d.Source.write(&w, d.wants())
 	w.blank()
 	w.comment(2, "When to count events. eager: continue at once while batches are full.")
 	w.line(2, `#schedule: "@every 1s"`)
 	w.line(2, "#eager: true")
-	d.writeSink(&w)
+	d.writeSinks(&w)
 	w.blank()
 	w.comment(2, "A rejected event is retried after these delays. After max_attempts rejections it becomes a dead letter. "+
 		"An outage does not count as an attempt.")

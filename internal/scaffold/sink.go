@@ -1,34 +1,89 @@
 package scaffold
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"strings"
 )
 
-// writeSink writes the batch size and the sink.
-func (d *Draft) writeSink(w *writer) {
-	a := findAPI(d.Sink)
-	if a.batch == 0 {
-		a.batch, a.batchWhy = 1000, "the maximum number of events in a batch"
+// namedSink is a sink as the file has it.
+type namedSink struct {
+	// name is "" for a single one.
+	name     string
+	variable Variable
+	api      api
+}
+
+// sinks are the sinks of the file: at least one.
+func (d *Draft) sinks() []namedSink {
+	if d.Sinks == nil {
+		return []namedSink{{variable: Variable{SinkVariable, "the URL of the sink", d.Sink}, api: findAPI(d.Sink)}}
 	}
-	w.line(2, fmt.Sprintf("batch_size: %d   # %s", a.batch, a.batchWhy))
+	var all []namedSink
+	for _, url := range d.Sinks {
+		one := namedSink{api: findAPI(url)}
+		scheme, _, _ := strings.Cut(url, ":")
+		base, _, _ := strings.Cut(strings.TrimPrefix(scheme, "tls+"), "+") // redis+sentinel
+		base = strings.ToLower(cmp.Or(one.api.name, strings.NewReplacer("rediss", "redis", "https", "http").Replace(base)))
+		one.name = base
+		for n := 2; slices.ContainsFunc(all, func(s namedSink) bool { return s.name == one.name }); n++ {
+			one.name = fmt.Sprintf("%s%d", base, n)
+		}
+		one.variable = Variable{"RELAY_" + strings.ToUpper(one.name) + "_URL", "the URL of the sink " + one.name, url}
+		all = append(all, one)
+	}
+	return all
+}
+
+// writeSinks writes the batch size and the sinks.
+func (d *Draft) writeSinks(w *writer) {
+	all := d.sinks()
+	size, why := 1000, "the maximum number of events in a batch"
+	if d.Sinks == nil && all[0].api.batch != 0 {
+		size, why = all[0].api.batch, all[0].api.batchWhy
+	}
+	w.line(2, fmt.Sprintf("batch_size: %d   # %s", size, why))
 	w.line(2, "workers: 4   # batches that this process sends at once")
 	w.blank()
-	w.line(2, "sink:")
-	w.line(3, "url: ${"+SinkVariable+"}")
-	scheme, _, _ := strings.Cut(d.Sink, ":")
+	if d.Sinks == nil {
+		w.line(2, "sink:")
+		w.line(3, "url: ${"+SinkVariable+"}")
+		d.writeSink(w, 3, &all[0])
+		return
+	}
+	w.comment(2, "Each sink gets the events whose topic matches, with retries, rate and dead letters of its own; docs/sinks.md explains it. "+
+		"In match, `*` is one token between dots, and `#` one or more at the end. Without match a sink gets every event.")
+	w.line(2, "sinks:")
+	for i := range all {
+		s := &all[i]
+		w.line(3, "- name: "+s.name+"   # in metrics, logs and dead letters")
+		w.line(4, "url: ${"+s.variable.Name+"}")
+		w.line(4, "#match: [orders.*, invoices.#]")
+		if s.api.batch != 0 {
+			w.line(4, fmt.Sprintf("batch_size: %d   # %s", s.api.batch, s.api.batchWhy))
+		} else {
+			w.line(4, "#batch_size: 100   # and workers, retry: by default the pipeline's")
+		}
+		d.writeSink(w, 4, s)
+	}
+}
+
+// writeSink writes the keys of a sink beside url.
+func (d *Draft) writeSink(w *writer, level int, s *namedSink) {
+	scheme, _, _ := strings.Cut(s.variable.Value, ":")
 	switch {
-	case a.name != "":
-		w.comment(3, "For "+a.name+"; "+a.recipe+" explains it.")
-		w.lines(3, a.text(d.hasUUIDs()))
+	case s.api.name != "":
+		w.comment(level, "For "+s.api.name+"; "+s.api.recipe+" explains it.")
+		w.lines(level, s.api.text(d.hasUUIDs()))
 	case strings.HasPrefix(scheme, "http"):
-		w.lines(3, httpKeys)
+		w.lines(level, httpKeys)
 	case strings.HasPrefix(scheme, "redis"):
-		w.lines(3, redisKeys)
+		w.lines(level, redisKeys)
 	case strings.HasSuffix(scheme, "nats"):
-		w.lines(3, natsKeys)
+		w.lines(level, natsKeys)
 	default:
-		w.comment(3, "One event a line, as JSON.")
+		w.comment(level, "One event a line, as JSON.")
 	}
 }
 
