@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"strings"
@@ -80,6 +81,70 @@ func TestSinks(t *testing.T) {
 	}
 	if n := redis.count(t.Context()); n != 126 {
 		t.Errorf("%d events arrived at the other sink, want 126", n)
+	}
+}
+
+// A single sink becomes one of several. What waits for it waits on, and is said to, until an entry says was: default. Then the sink is renamed,
+// and events that no sink takes are kept.
+func TestSinks_Was(t *testing.T) {
+	t.Parallel()
+	redis, db := redisStream(t), newDatabase(t)
+	stop := func(r *relay) {
+		t.Helper()
+		r.signal(syscall.SIGTERM)
+		if code := r.exit(); code != 0 {
+			t.Errorf("exit status %d", code)
+		}
+	}
+	arrived := func(n int) {
+		t.Helper()
+		testserver.Eventually(t, func() error {
+			if got := redis.count(t.Context()); got != n {
+				return fmt.Errorf("%d events arrived, want %d", got, n)
+			}
+			return nil
+		})
+	}
+	db.insert(30)
+	url, _ := api(t)
+	r := start(t, nil, "run", "-c", write(t, onePipeline("orders", db.url, url)))
+	testserver.Eventually(t, func() error {
+		if db.count("SELECT count(*) FROM outbox_batches WHERE state = 'waiting'") == 0 {
+			return errors.New("nothing waits")
+		}
+		return nil
+	})
+	stop(r)
+	without := write(t, withAPI(db, redis))
+	r = start(t, nil, "run", "-c", without)
+	r.waitForLog("sink default: ")
+	db.insert(1)
+	arrived(1)
+	do(t, nil, "status", "-c", without).want(t, 0, "of 30 events from when the pipeline had a single sink wait, and no sink takes them. add was: default", "")
+	stop(r)
+	with := func(line string) string { return strings.Replace(withAPI(db, redis), "name: redis,", line, 1) }
+	r = start(t, nil, "run", "-c", write(t, with("name: redis, was: default,")))
+	arrived(31)
+	stop(r)
+	r = start(t, nil, "run", "-c", write(t, with("name: stream, was: redis, match: [orders],")+"    unmatched: keep\n"))
+	db.insert(1)
+	db.exec("INSERT INTO outbox_events (topic, payload) VALUES ('x', '{}')")
+	arrived(32)
+	testserver.Eventually(t, func() error {
+		if n := db.count("SELECT count(*) FROM outbox_batches WHERE sink = '*' AND due_at = 'infinity'"); n != 1 {
+			return fmt.Errorf("%d batches wait for a sink", n)
+		}
+		return nil
+	})
+	for _, command := range []string{"status", "verify"} {
+		if got := do(t, nil, command, "-c", without); got.code != 0 {
+			t.Errorf("%s exits with %d: %s%s", command, got.code, got.stdout, got.stderr)
+		}
+	}
+	do(t, nil, "status", "-c", write(t, onePipeline("orders", db.url, "stdout:"))).want(t, 0, "orders", "")
+	stop(r)
+	if n := db.count("SELECT count(*) FROM outbox_events"); n != 1 {
+		t.Errorf("%d events are left, want the one that no sink takes", n)
 	}
 }
 

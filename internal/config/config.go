@@ -80,7 +80,9 @@ type Pipeline struct {
 	Match    []string
 	// Sinks are several sinks; nil if there is a single one.
 	Sinks []RoutedSink
-	Retry Retry
+	// Unmatched says what happens to an event that none of Sinks takes: "error", "delete" or "keep".
+	Unmatched string
+	Retry     Retry
 	// DeadLetter configures what happens to dead letters.
 	DeadLetter DeadLetter
 	// Archive keeps delivered events.

@@ -57,7 +57,7 @@ func TestParse_FillsInDefaults(t *testing.T) {
 			Lease:      30 * time.Second,
 			Claim:      "auto",
 			Wake:       "auto",
-			Order:      "none",
+			Order:      "none", Unmatched: "error",
 			Sink: Sink{
 				Place:  Place{"minimal.good.yaml", 4, 17},
 				Driver: "redis",

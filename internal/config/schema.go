@@ -137,6 +137,10 @@ func (p *Pipeline) keys() []key {
 			name: "sinks", value: routedSinks{&p.Sinks},
 			help: "Several sinks instead of `sink`: each gets the events whose topic it matches. Every sink has the keys of `sink` and those below. See [Several sinks](sinks.md#several-sinks).",
 		},
+		{
+			name: "unmatched", value: choice(&p.Unmatched, "error", "delete", "keep"), def: "error",
+			help: "What happens to an event that none of `sinks` takes: it becomes a dead letter, which replay routes again; it is deleted; or it waits until the sinks change.",
+		},
 		{name: "retry", value: mapping{&p.Retry}, help: "When rejected events are retried."},
 		{name: "dead_letter", value: mapping{&p.DeadLetter}, help: "What happens to dead letters."},
 		{name: "archive", value: mapping{&p.Archive}, help: "A table for delivered events."},

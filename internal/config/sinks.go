@@ -16,6 +16,8 @@ type RoutedSink struct {
 	At Place
 	// Name is unique in the pipeline.
 	Name string
+	// Was is the sink's former name; "default" is the sink of a pipeline that had one, "" means none.
+	Was string
 	// Match are patterns of topics; nil means every topic.
 	Match []string
 	// BatchSize, Workers and each field of Retry are the pipeline's unless they are set.
@@ -25,7 +27,7 @@ type RoutedSink struct {
 	AutoWorkers   bool
 	Retry         Retry
 
-	nameAt, retryAt Place
+	nameAt, wasAt, retryAt Place
 }
 
 // PerSink returns the pipeline as each of its sinks sees it: with its own sink, name, batch_size, workers and retry. A pipeline with
@@ -57,7 +59,7 @@ func (p *Pipeline) routes() []buffer.Route {
 	var routes []buffer.Route
 	for i := range p.Sinks {
 		s := &p.Sinks[i]
-		routes = append(routes, buffer.Route{Sink: s.Name, Match: s.Match, BatchSize: s.BatchSize})
+		routes = append(routes, buffer.Route{Sink: s.Name, Was: s.Was, Match: s.Match, BatchSize: s.BatchSize})
 	}
 	return routes
 }
@@ -92,6 +94,7 @@ func (s routedSinks) read(r *reader, e entry) {
 func (s *RoutedSink) ownKeys() []key {
 	return []key{
 		{name: "name", value: name(&s.Name), required: true, help: "The name in metrics, logs and dead letters; unique in the pipeline."},
+		{name: "was", value: name(&s.Was), help: "The sink's former name, whose waiting batches and dead letters it takes over; `default` if the pipeline had a single `sink`."},
 		{name: "match", value: patterns(&s.Match), help: "The topics that the sink gets: `*` is one token between dots, `#` or `>` at the end one or more. Default: every topic."},
 		{
 			name: "batch_size", value: orAuto(&s.AutoBatchSize, &s.BatchSize, 10_000, integer(&s.BatchSize, 1, 1_000_000)),
@@ -124,7 +127,7 @@ func (y Retry) or(other Retry) Retry {
 // check checks what concerns one sink alone; see [Pipeline.checkSinks].
 func (s *RoutedSink) check(r *reader, e entry, present entries) {
 	s.Sink.check(r, e, present)
-	s.nameAt, s.retryAt = r.at(e, present, "name"), r.at(e, present, "retry")
+	s.nameAt, s.wasAt, s.retryAt = r.at(e, present, "name"), r.at(e, present, "was"), r.at(e, present, "retry")
 	if s.Name == "default" {
 		r.errorf(s.nameAt, `sinks.name is "default", the name of the sink of a pipeline that has one; expected another`)
 	}
@@ -177,8 +180,12 @@ func (p *Pipeline) checkSinks(r *reader, e entry, present entries) {
 		r.errorf(e.key, "sink is missing; expected sink with a url such as redis://host:6379/0, or sinks for several")
 		return
 	case !given:
+		if unmatched, given := present["unmatched"]; given {
+			r.errorf(unmatched.key, "unmatched is used with sink, which takes every event; expected sinks, or no unmatched")
+		}
 		return
 	}
+	p.checkFormerNames(r)
 	switch {
 	case p.Source.Driver == "sqlite":
 		r.errorf(several.key, "sinks is used with SQLite, which has a single sink for now; expected sink")
@@ -209,5 +216,26 @@ func (p *Pipeline) checkSinks(r *reader, e entry, present entries) {
 		if h := p.DeadLetter.Hook; h != nil && target != "" && h.target() == target {
 			r.errorf(h.Place, "dead_letter.hook.url is the target of a sink, whose consumers would take dead letters for events; expected another target")
 		}
+	}
+}
+
+// checkFormerNames requires that each former name belongs to one sink, and to none any more.
+func (p *Pipeline) checkFormerNames(r *reader) {
+	names, former := map[string]Place{}, map[string]Place{}
+	for i := range p.Sinks {
+		names[p.Sinks[i].Name] = p.Sinks[i].At
+	}
+	for i := range p.Sinks {
+		s := &p.Sinks[i]
+		if s.Was == "" {
+			continue
+		}
+		if other, used := names[s.Was]; used {
+			r.errorf(s.wasAt, "sinks.was is %s, the name of the sink on line %d; expected a name that no sink has any more", quote(s.Was), other.Line)
+		}
+		if first, twice := former[s.Was]; twice {
+			r.errorf(s.wasAt, "sinks.was is %s, as for the sink on line %d; expected it in one of them", quote(s.Was), first.Line)
+		}
+		former[s.Was] = s.At
 	}
 }

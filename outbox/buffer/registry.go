@@ -23,7 +23,8 @@ type SinkRegistry interface {
 	// RestoreSink takes a drop back. Batches that were ended are not restored.
 	RestoreSink(ctx context.Context, name string) error
 	// EndDropped ends up to limit batches of dropped sinks that no process has leased, with nothing sent, and returns how many it has
-	// ended. It is called again and again: a leased batch may come back later.
+	// ended. It also gives renamed sinks the batches that came back under a former name. It is called again and again: a leased batch may
+	// come back later.
 	EndDropped(ctx context.Context, limit int) (Ended, error)
 }
 

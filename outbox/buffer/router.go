@@ -10,11 +10,23 @@ import (
 type Route struct {
 	// Sink is its name, unique within the buffer.
 	Sink string
+	// Was is its former name, whose batches and dead letters it takes over; "default": that of the single sink that the buffer had; "": none.
+	Was string
 	// Match are patterns of topics, as [Patterns] has them; a sink without any takes every event.
 	Match []string
 	// BatchSize is the events that a batch of this sink may hold.
 	BatchSize int
 }
+
+// Unmatched says what becomes of an event that no sink takes.
+type Unmatched string
+
+// The event becomes a dead letter of sink [Unrouted], which a replay routes again; it is deleted; or it waits until the sinks change.
+const (
+	UnmatchedError  Unmatched = "error"
+	UnmatchedDelete Unmatched = "delete"
+	UnmatchedKeep   Unmatched = "keep"
+)
 
 // Router claims the events of a buffer for several sinks. Each sink has a [Queue] of its own, in which
 // the router puts its batches. An event is deleted when its last batch is settled.

@@ -54,7 +54,7 @@ func Open(c Config) (*Buffer, error) {
 	}
 	b := &Buffer{config: c, db: db, watermarks: watermark.New(c.Ordered)}
 	b.base = &ledger.Base{
-		DB: db, Pipeline: c.Pipeline, Owner: c.Owner, Ordered: c.Ordered, Sinks: c.Sinks, Explain: b.explain,
+		DB: db, Pipeline: c.Pipeline, Owner: c.Owner, Ordered: c.Ordered, Sinks: c.Sinks, Unmatched: c.Unmatched, Explain: b.explain,
 		Ready: func(ctx context.Context) (*ledger.Tables, error) {
 			t, err := b.ready(ctx)
 			if err != nil {
@@ -127,10 +127,11 @@ func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*bu
 		case !errors.Is(err, claim.ErrRouted):
 			return batch, err
 		case b.config.Sinks == nil:
-			return nil, fmt.Errorf("%w: events of table %s are routed to several sinks, those in table outbox_sinks; this pipeline has a single one. Configure sinks",
-				buffer.ErrNotReady, t.Buffer)
+			err = b.unroute(ctx, t)
+		default:
+			err = b.routes.Register(ctx, &t.Tables)
 		}
-		if err := b.routes.Register(ctx, &t.Tables); err != nil {
+		if err != nil {
 			return nil, err
 		}
 		return b.claimer.ClaimBy(ctx, &t.Tables, t.events.Stamp, limit, lease)
@@ -142,7 +143,10 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 	count := func(*table) (buffer.Backlog, error) { return b.Backlog.CountBacklog(ctx, limit) }
 	backlog, err := onTable(ctx, b, count)
 	if err == nil && b.table.Load().Replaced() { // it was counted with the sequence of the other table
-		return onTable(ctx, b, count)
+		backlog, err = onTable(ctx, b, count)
+	}
+	if b.config.Sinks != nil { // what waits to be routed waits for no retry
+		backlog.Waiting = 0
 	}
 	return backlog, err
 }

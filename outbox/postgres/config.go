@@ -32,6 +32,8 @@ type Config struct {
 	Ordered bool
 	// Sinks are those that events are routed to, if there are several: see Buffer.Route. nil: Claim claims for a single one.
 	Sinks []buffer.Route
+	// Unmatched says what becomes of an event that none of Sinks takes; "" is buffer.UnmatchedError.
+	Unmatched buffer.Unmatched
 	// Custom is the custom table; zero if the table is the relay's.
 	Custom buffer.CustomTable
 	// SharedRate: TakeToken will be called, and Check reports whether it can be.

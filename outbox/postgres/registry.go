@@ -3,6 +3,8 @@ package postgres
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -63,6 +65,35 @@ func (b *Buffer) onRegistry(ctx context.Context, f func(*ledger.Tables) error) e
 	return err
 }
 
+// unroute takes the table back for a single sink, if every sink of the registry is dropped.
+func (b *Buffer) unroute(ctx context.Context, t *table) error {
+	if _, err := b.EndDropped(ctx, endAtOnce); err != nil {
+		return err
+	}
+	done, err := b.routes.Unroute(ctx, &t.Tables)
+	if done || err != nil {
+		return err
+	}
+	sinks, err := b.Sinks(ctx)
+	if err != nil {
+		return err
+	}
+	var left []string
+	for _, s := range sinks {
+		if s.DroppedAt.IsZero() || s.Batches > 0 {
+			left = append(left, s.Name)
+		}
+	}
+	if left == nil { // another relay has taken it back
+		return nil
+	}
+	return fmt.Errorf("%w: events of table %s are routed to several sinks (%s), and this pipeline has a single one. Configure sinks, or drop each of them: relay sinks drop %s -c relay.yaml",
+		buffer.ErrNotReady, t.Buffer, strings.Join(left, ", "), left[0])
+}
+
+// endAtOnce is how many batches of dropped sinks a claim ends.
+const endAtOnce = 100
+
 // endLease is how long a batch of a dropped sink is leased to be ended.
 const endLease = 30 * time.Second
 
@@ -70,6 +101,9 @@ const endLease = 30 * time.Second
 func (b *Buffer) EndDropped(ctx context.Context, limit int) (ended buffer.Ended, err error) {
 	t, err := b.ready(ctx)
 	if err != nil {
+		return ended, err
+	}
+	if err := b.routes.Move(ctx, &t.Tables); err != nil {
 		return ended, err
 	}
 	ending, err := b.routes.Ending(ctx, &t.Tables)

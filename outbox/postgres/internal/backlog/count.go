@@ -41,7 +41,7 @@ SELECT
   count(*) FILTER (WHERE due_at <= clock.now AND NOT ` + ledger.SuspectSQL + `),
   count(*) FILTER (WHERE state = 'waiting'),
   count(*) FILTER (WHERE state = 'delivered'),
-  min(due_at),
+  nullif(min(due_at), 'infinity'),
   count(*) FILTER (WHERE due_at <= clock.now AND ` + ledger.SuspectSQL + `)
 FROM (SELECT clock_timestamp() AS now) clock
 LEFT JOIN outbox_batches ON buffer = $1 AND sink = $10 AND due_at > $5::timestamptz

@@ -45,7 +45,7 @@ const waitsSQL = `
 SELECT coalesce(error, ''), count(*), sum(events),
        (extract(epoch FROM min(due_at) - clock_timestamp()) * 1000000)::bigint,
        (extract(epoch FROM max(due_at) - clock_timestamp()) * 1000000)::bigint
-FROM outbox_batches WHERE buffer = $1 AND (state = 'waiting' OR state = 'delivered' AND error IS NOT NULL)
+FROM outbox_batches WHERE buffer = $1 AND isfinite(due_at) AND (state = 'waiting' OR state = 'delivered' AND error IS NOT NULL)
 GROUP BY error ORDER BY count(*) DESC, min(due_at) LIMIT $2::bigint`
 
 // Status implements buffer.Inspector.

@@ -30,6 +30,10 @@ type Base struct {
 	Ordered bool
 	// Sinks are those that the buffer's events are routed to; nil for a single one.
 	Sinks []buffer.Route
+	// Unmatched says what becomes of an event that none of them takes; "" is [buffer.UnmatchedError].
+	Unmatched buffer.Unmatched
+	// Current returns the name that a sink has now; nil: the one it is configured with.
+	Current func(sink string) string
 	// Ownership is who owns the buffer, as last seen.
 	Ownership ownership.State
 	// Ready returns the tables; it checks the database the first time.

@@ -38,6 +38,14 @@ func New(base *Base, suffix, sink string, dueAfter func() time.Time) *Ledger {
 	return &Ledger{base: base, suffix: suffix, sink: sink, dueAfter: dueAfter}
 }
 
+// sinkName is the name that the sink has now.
+func (l *Ledger) sinkName() string {
+	if l.base.Current == nil {
+		return l.sink
+	}
+	return l.base.Current(l.sink)
+}
+
 // name is how the rows name their buffer.
 func (l *Ledger) name(t *Tables) string { return t.Buffer + l.suffix }
 

@@ -37,10 +37,10 @@ func (r *Routes) Sinks(ctx context.Context, t *ledger.Tables) (all []buffer.Regi
 			Name: string(v[0]), Registered: pg.ReadBool(v[1]), Batches: pg.ReadInt8(v[4]), Events: pg.ReadInt8(v[5]),
 			Unseen: time.Duration(pg.ReadInt8(v[7])) * time.Microsecond, DroppedAs: buffer.Dropped(v[9]),
 		}
-		s.Configured = slices.Contains(r.names(), s.Name)
 		if s.Registered {
 			s.Match, s.Formerly = texts(v[2]), texts(v[3])
 		}
+		s.Configured = slices.ContainsFunc(r.names(), func(name string) bool { return name == s.Name || slices.Contains(s.Formerly, name) })
 		if v[6] != nil {
 			s.SeenAt = pg.ReadTime(v[6])
 		}
@@ -103,7 +103,8 @@ func (r *Routes) change(ctx context.Context, t *ledger.Tables, name string, can 
 		return missing
 	}
 	err = r.base.DB.Transact(ctx, r.base.DB.WriteTx(r.base.DB.StatementTimeout, "synchronous_commit", "on"),
-		pg.Step{SQL: t.SQL(lockBufferSQL), Args: []string{t.Buffer}}, step, pg.Step{SQL: t.SQL(countDropSQL), Args: []string{t.Buffer}})
+		pg.Step{SQL: t.SQL(lockBufferSQL), Args: []string{t.Buffer}}, step,
+		pg.Step{SQL: t.SQL(countDropSQL), Args: []string{t.Buffer}}, pg.Step{SQL: t.SQL(wakeKeptSQL), Args: []string{t.Buffer, pg.Bool(false)}})
 	return r.base.Explain(ctx, "changing the sinks", err)
 }
 

@@ -1,6 +1,7 @@
 package router
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -23,7 +24,11 @@ type registry struct {
 	buffer  int64 // the table's oid
 	table   routing.Table
 	dropped []string
+	// current is the present name of a configured sink that was renamed, local the reverse.
+	current, local map[string]string
 }
+
+func nameIn(names map[string]string, name string) string { return cmp.Or(names[name], name) }
 
 // A start adds sinks and updates what they take. It removes none: an old relay that restarts during a rollout would remove those of
 // the new one.
@@ -33,7 +38,10 @@ SELECT routes_no FROM outbox_buffers WHERE buffer = $1 FOR UPDATE`
 
 	registerSQL = `
 INSERT INTO outbox_sinks AS s (buffer, sink, match, batch_size)
-SELECT $1, $2, $3::text[], $4::int
+SELECT $1, coalesce((
+  SELECT r.sink FROM outbox_sinks r
+  WHERE r.buffer = $1 AND $2 = ANY (r.formerly) AND NOT EXISTS (SELECT FROM outbox_sinks o WHERE o.buffer = $1 AND o.sink = $2)
+  LIMIT 1), $2), $3::text[], $4::int
 ON CONFLICT (buffer, sink) DO UPDATE SET match = EXCLUDED.match, batch_size = EXCLUDED.batch_size
 WHERE s.match <> EXCLUDED.match OR s.batch_size <> EXCLUDED.batch_size
 RETURNING set_config('relay.changed', '1', true)`
@@ -43,11 +51,12 @@ UPDATE outbox_sinks SET seen_at = clock_timestamp()
 WHERE buffer = $1 AND sink = ANY ($2::text[]) AND dropped_at IS NULL`
 
 	countChangeSQL = `
-UPDATE outbox_buffers SET routed = true, routes_no = routes_no + 1
-WHERE buffer = $1 AND (current_setting('relay.changed', true) = '1' OR NOT routed)`
+UPDATE outbox_buffers b SET routed = routed OR served, routes_no = routes_no + 1
+FROM (SELECT EXISTS (SELECT FROM outbox_sinks WHERE buffer = $1 AND dropped_at IS NULL) AS served) s
+WHERE buffer = $1 AND (current_setting('relay.changed', true) = '1' OR NOT routed AND served)`
 
 	readRegistrySQL = `
-SELECT b.routes_no, s.sink, s.match, s.batch_size, s.dropped_at IS NOT NULL
+SELECT b.routes_no, s.sink, s.match, s.batch_size, s.dropped_at IS NOT NULL, s.formerly
 FROM outbox_buffers b LEFT JOIN outbox_sinks s ON s.buffer = b.buffer
 WHERE b.buffer = $1 ORDER BY s.sink`
 )
@@ -88,16 +97,21 @@ func (r *Routes) register(ctx context.Context, t *ledger.Tables) error {
 		r.base.DB.WriteTx(r.base.DB.StatementTimeout, "synchronous_commit", "on"),
 		{SQL: t.SQL(lockBufferSQL), Args: []string{t.Buffer}},
 	}
+	steps = append(steps, r.renames(t)...)
 	for _, s := range r.base.Sinks {
 		steps = append(steps, pg.Step{SQL: t.SQL(registerSQL), Args: []string{t.Buffer, s.Sink, textArray(s.Match), pg.Int(int64(s.BatchSize))}})
 	}
+	steps = append(steps, r.takeOvers(t)...)
 	steps = append(steps,
-		pg.Step{SQL: t.SQL(serveSQL), Args: []string{t.Buffer, textArray(r.names())}},
-		pg.Step{SQL: t.SQL(countChangeSQL), Args: []string{t.Buffer}})
+		pg.Step{SQL: t.SQL(countChangeSQL), Args: []string{t.Buffer}},
+		pg.Step{SQL: t.SQL(wakeKeptSQL), Args: []string{t.Buffer, pg.Bool(r.base.Unmatched != buffer.UnmatchedKeep)}})
 	if err := r.base.DB.Transact(ctx, steps...); err != nil {
 		return r.base.DB.ConnectError(err)
 	}
-	return r.Read(ctx, t)
+	if err := r.Read(ctx, t); err != nil {
+		return err
+	}
+	return r.serve(ctx, t)
 }
 
 // names are the configured sinks.
@@ -108,19 +122,35 @@ func (r *Routes) names() (names []string) {
 	return names
 }
 
+// Current returns the present name of a configured sink.
+func (r *Routes) Current(sink string) string {
+	if known := r.read.Load(); known != nil {
+		return nameIn(known.current, sink)
+	}
+	return sink
+}
+
 // Read reads the registry.
 func (r *Routes) Read(ctx context.Context, t *ledger.Tables) error {
 	var (
 		read   registry
 		routes []buffer.Route
+		names  []string
+		former map[string]string
 	)
 	begin := pg.ReadTx(r.base.DB.StatementTimeout)
 	begin.Row = func([][]byte) error {
-		read, routes = registry{buffer: t.OID}, nil
+		read, routes, names, former = registry{buffer: t.OID, current: map[string]string{}, local: map[string]string{}}, nil, nil, map[string]string{}
 		return nil
 	}
 	err := r.base.DB.Transact(ctx, begin, pg.Step{SQL: t.SQL(readRegistrySQL), Args: []string{t.Buffer}, Row: func(v [][]byte) error {
 		read.no = pg.ReadInt8(v[0])
+		if v[1] != nil {
+			names = append(names, string(v[1]))
+			for _, was := range texts(v[5]) {
+				former[was] = string(v[1])
+			}
+		}
 		switch {
 		case v[1] == nil: // none is registered
 		case pg.ReadBool(v[4]):
@@ -135,6 +165,11 @@ func (r *Routes) Read(ctx context.Context, t *ledger.Tables) error {
 	}
 	if read.table, err = routing.NewTable(routes); err != nil {
 		return fmt.Errorf("table outbox_sinks: %w", err)
+	}
+	for _, name := range r.names() {
+		if now := former[name]; now != "" && !slices.Contains(names, name) {
+			read.current[name], read.local[now] = now, name
+		}
 	}
 	r.read.Store(&read)
 	return nil
@@ -156,7 +191,10 @@ func (r *Routes) noSinks(t *ledger.Tables) error {
 // Serves reports whether this process serves a sink that it is configured with: the sink is not dropped, as far as is known.
 func (r *Routes) Serves(ctx context.Context, t *ledger.Tables, sink string) (bool, error) {
 	known, err := r.ready(ctx, t)
-	return err == nil && !slices.Contains(known.dropped, sink), err
+	if err != nil {
+		return false, err
+	}
+	return !slices.Contains(known.dropped, nameIn(known.current, sink)), nil
 }
 
 // Serve notes that this process serves its sinks, and reads the registry.
@@ -164,12 +202,19 @@ func (r *Routes) Serve(ctx context.Context, t *ledger.Tables) error {
 	if _, err := r.ready(ctx, t); err != nil {
 		return err
 	}
-	err := r.base.DB.Transact(ctx, r.base.DB.WriteTx(r.base.DB.StatementTimeout, "synchronous_commit", "off"),
-		pg.Step{SQL: t.SQL(serveSQL), Args: []string{t.Buffer, textArray(r.names())}})
-	if err != nil {
-		return r.base.Explain(ctx, "noting that sinks are served", err)
+	if err := r.Read(ctx, t); err != nil {
+		return r.base.Explain(ctx, "reading the routes", err)
 	}
-	return r.base.Explain(ctx, "reading the routes", r.Read(ctx, t))
+	return r.base.Explain(ctx, "noting that sinks are served", r.serve(ctx, t))
+}
+
+func (r *Routes) serve(ctx context.Context, t *ledger.Tables) error {
+	names := r.names()
+	for i := range names {
+		names[i] = r.Current(names[i])
+	}
+	return r.base.DB.Transact(ctx, r.base.DB.WriteTx(r.base.DB.StatementTimeout, "synchronous_commit", "off"),
+		pg.Step{SQL: t.SQL(serveSQL), Args: []string{t.Buffer, textArray(names)}})
 }
 
 func textArray(texts []string) string {

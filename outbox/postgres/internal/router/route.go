@@ -2,10 +2,12 @@ package router
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/idset"
 	"github.com/outboxrelay/relay/outbox/internal/routing"
@@ -40,16 +42,26 @@ WITH r AS MATERIALIZED (
   RETURNING r.group_id
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, members, sink, claim_id)
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, members, sink, claim_id, error)
 SELECT r.group_id, $1, 'range', CASE WHEN r.mine THEN 'leased' ELSE 'waiting' END, r.mine::int,
-       CASE WHEN r.mine THEN clock_timestamp() + $13::interval ELSE clock_timestamp() END, $3, r.mine::int,
+       CASE WHEN r.mine THEN clock_timestamp() + $13::interval WHEN r.sink = '*' THEN 'infinity' ELSE clock_timestamp() END, $3, r.mine::int,
        0, 0, r.events, r.first_id, r.last_id, r.oldest_at, coalesce(nullif(current_setting('relay.newest_at'), '')::timestamptz, '-infinity'),
-       r.members::int8multirange, r.sink, CASE WHEN r.shared OR current_setting('relay.newest_at') = '' THEN $2::uuid END
+       r.members::int8multirange, r.sink, CASE WHEN r.shared OR current_setting('relay.newest_at') = '' THEN $2::uuid END,
+       CASE r.sink WHEN '*' THEN 'no sink takes the topic' END
 FROM r WHERE NOT EXISTS (SELECT FROM joined WHERE joined.group_id = r.group_id)
 RETURNING group_id`
 
-// Events that no sink takes become dead letters, in a row whose delivery is recorded: it deletes them.
+// Events that no sink takes become dead letters, or are deleted, in a row whose delivery is recorded. Those that are kept wait in a row of
+// sink '*' that is due at infinity; a change of the registry makes it due. A route that keeps events locks the registry, so that it does not
+// miss a change.
 const (
+	keepSQL = `
+SELECT FROM outbox_buffers WHERE buffer = $1 FOR SHARE`
+
+	wakeKeptSQL = `
+UPDATE outbox_batches SET due_at = clock_timestamp()
+WHERE buffer = $1 AND sink = '*' AND state = 'waiting' AND due_at = 'infinity' AND ($2::boolean OR current_setting('relay.changed', true) = '1')`
+
 	buryUnmatchedSQL = `
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at, group_id, attempts, error, sink)
 SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, $2::uuid, 0, 'no sink takes topic ' || e.topic, '*'
@@ -63,13 +75,15 @@ INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, ow
                             attempts, outages, events, first_id, last_id, oldest_at, newest_at, delivered, members, sink, claim_id)
 SELECT $2::uuid, $1, 'range', 'delivered', 0, clock_timestamp(), $3, 0,
        0, 0, cardinality($4::bigint[]), $5::bigint, $6::bigint, $7::timestamptz, coalesce(nullif(current_setting('relay.newest_at'), '')::timestamptz, '-infinity'),
-       $4::bigint[], $8::int8multirange, '*', CASE WHEN current_setting('relay.newest_at') = '' THEN $9::uuid END
+       $4::bigint[], $8::int8multirange, '*', CASE WHEN $10::boolean OR current_setting('relay.newest_at') = '' THEN $9::uuid END
 WHERE current_setting('relay.fenced') = '1'`
 )
 
 // New returns the routes of a buffer.
 func New(base *ledger.Base) *Routes {
-	return &Routes{base: base, open: openRows{bySink: map[string][]*open{}}}
+	r := &Routes{base: base, open: openRows{bySink: map[string][]*open{}}}
+	base.Current = r.Current
+	return r
 }
 
 // maxTries is how often a batch is routed again because the registry has changed.
@@ -92,11 +106,17 @@ func (r *Routes) Route(ctx context.Context, t *ledger.Tables, batch *buffer.Leas
 			return nil, r.noSinks(t)
 		}
 		deliveries, unmatched := known.table.Divide(batch.Events)
+		if len(unmatched) > 0 && r.base.Unmatched == buffer.UnmatchedKeep {
+			deliveries, unmatched = append(deliveries, kept(batch, unmatched)), nil
+		}
+		for i := range deliveries { // the stamp of its events is that of another claim
+			deliveries[i].Shared = deliveries[i].Shared || batch.ClaimID != uuid.Nil
+		}
 		taken = taken[:0]
 		clear(grants)
 		for i := range deliveries {
 			sink := deliveries[i].Sink
-			if grants[sink] == drawn[sink] && take(sink) {
+			if sink != ledger.Unrouted && grants[sink] == drawn[sink] && take(nameIn(known.local, sink)) {
 				drawn[sink]++
 			}
 			mine := grants[sink] < drawn[sink]
@@ -106,16 +126,19 @@ func (r *Routes) Route(ctx context.Context, t *ledger.Tables, batch *buffer.Leas
 			taken = append(taken, mine)
 		}
 		ends := time.Now().Add(lease)
-		p := r.open.take(batch.GroupID, deliveries, taken)
+		p := &plan{claim: &claim{id: batch.ClaimID}, into: make([]*open, len(deliveries))}
+		if batch.ClaimID == uuid.Nil {
+			p = r.open.take(batch.GroupID, deliveries, taken)
+		}
 		done, err := r.write(ctx, t, batch, known.no, lease, deliveries, taken, p, unmatched)
 		if err != nil {
 			return nil, r.base.Explain(ctx, "routing a batch", err)
 		}
 		if done.fenced {
-			if !done.stamped {
+			if !done.stamped && batch.ClaimID == uuid.Nil {
 				r.open.keep(p, deliveries, taken, done.inserted)
 			}
-			return routed(batch, deliveries, taken, p, done, ends), nil
+			return routed(batch, deliveries, taken, p, done, ends, known.local), nil
 		}
 		if err := r.Read(ctx, t); err != nil {
 			return nil, r.base.Explain(ctx, "reading the routes", err)
@@ -128,13 +151,13 @@ func (r *Routes) Route(ctx context.Context, t *ledger.Tables, batch *buffer.Leas
 }
 
 // routed is what became of a batch.
-func routed(batch *buffer.Lease, deliveries []routing.Delivery, taken []bool, p *plan, done written, ends time.Time) *buffer.Routed {
+func routed(batch *buffer.Lease, deliveries []routing.Delivery, taken []bool, p *plan, done written, ends time.Time, local map[string]string) *buffer.Routed {
 	result := &buffer.Routed{Events: len(batch.Events), Bytes: batch.Bytes()}
 	for i := range deliveries {
 		d := &deliveries[i]
 		if !taken[i] {
-			if done.inserted[d.GroupID] {
-				result.Add(d.Sink)
+			if done.inserted[d.GroupID] && d.Sink != ledger.Unrouted {
+				result.Add(nameIn(local, d.Sink))
 			}
 			continue
 		}
@@ -146,7 +169,7 @@ func routed(batch *buffer.Lease, deliveries []routing.Delivery, taken []bool, p 
 		if d.Shared || done.stamped {
 			l.ClaimID = p.claim.id
 		}
-		result.Leases = append(result.Leases, buffer.SinkLease{Sink: d.Sink, Lease: l})
+		result.Leases = append(result.Leases, buffer.SinkLease{Sink: nameIn(local, d.Sink), Lease: l})
 	}
 	return result
 }
@@ -167,13 +190,17 @@ func (r *Routes) write(
 		done = written{inserted: map[uuid.UUID]bool{}}
 		return nil
 	}
-	steps := []pg.Step{begin, {
+	steps := []pg.Step{begin}
+	if slices.ContainsFunc(deliveries, func(d routing.Delivery) bool { return d.Sink == ledger.Unrouted }) {
+		steps = append(steps, pg.Step{SQL: t.SQL(keepSQL), Args: []string{t.Buffer}})
+	}
+	steps = append(steps, pg.Step{
 		Prepare: true, SQL: t.SQL(fenceSQL), Args: []string{t.Buffer, batch.GroupID.String(), pg.Int(batch.LeaseNo), pg.Int(no)},
 		Row: func(v [][]byte) error {
 			done.fenced, done.stamped = true, len(v[1]) == 0
 			return nil
 		},
-	}}
+	})
 	if len(deliveries) > 0 {
 		args := append([]string{t.Buffer, p.claim.id.String(), r.base.Owner}, columns(deliveries, taken)...)
 		steps = append(steps, pg.Step{
@@ -185,7 +212,7 @@ func (r *Routes) write(
 		})
 	}
 	if len(unmatched) > 0 {
-		steps = append(steps, r.bury(t, batch, unmatched)...)
+		steps = append(steps, r.unmatched(t, batch, unmatched)...)
 	}
 	err = r.base.DB.Transact(ctx, steps...)
 	return done, err
@@ -215,22 +242,42 @@ func columns(deliveries []routing.Delivery, taken []bool) []string {
 	}
 }
 
-func (r *Routes) bury(t *ledger.Tables, batch *buffer.Lease, unmatched []int64) []pg.Step {
+// unmatched are the steps about events that no sink takes.
+func (r *Routes) unmatched(t *ledger.Tables, batch *buffer.Lease, ids []int64) (steps []pg.Step) {
 	var (
-		group, claim = buffer.NewGroupID().String(), batch.GroupID.String()
-		first, last  = pg.Int(unmatched[0]), pg.Int(unmatched[len(unmatched)-1])
-		members      = idset.Of(unmatched).Multirange()
-		oldest       time.Time
+		group, claim = buffer.NewGroupID().String(), claimOf(batch).String()
+		first, last  = pg.Int(ids[0]), pg.Int(ids[len(ids)-1])
+		members      = idset.Of(ids).Multirange()
 	)
-	for i := range batch.Events {
-		if at := batch.Events[i].CreatedAt; oldest.IsZero() || at.Before(oldest) {
-			oldest = at
+	if r.base.Unmatched != buffer.UnmatchedDelete {
+		steps = append(steps, pg.Step{SQL: t.SQL(buryUnmatchedSQL), Args: []string{r.base.Pipeline, group, first, last, members, claim}})
+	}
+	return append(steps, pg.Step{SQL: t.SQL(markUnmatchedSQL), Args: []string{
+		t.Buffer, group, r.base.Owner, pg.IDArray(ids), first, last, pg.Timestamp(oldest(batch.Events)), members, claim, pg.Bool(batch.ClaimID != uuid.Nil),
+	}})
+}
+
+// claimOf is the claim_id that the batches of a claim have if they share events, and under a stamp the stamp.
+func claimOf(batch *buffer.Lease) uuid.UUID {
+	if batch.ClaimID != uuid.Nil {
+		return batch.ClaimID
+	}
+	return batch.GroupID
+}
+
+// keptSize is how many kept events a row may have when others are added.
+const keptSize = 1000
+
+// kept are the events that wait until a sink takes them.
+func kept(batch *buffer.Lease, ids []int64) routing.Delivery {
+	return routing.Delivery{GroupID: buffer.NewGroupID(), Sink: ledger.Unrouted, IDs: ids, OldestAt: oldest(batch.Events), BatchSize: keptSize}
+}
+
+func oldest(events []outbox.Event) (at time.Time) {
+	for i := range events {
+		if e := events[i].CreatedAt; at.IsZero() || e.Before(at) {
+			at = e
 		}
 	}
-	return []pg.Step{
-		{SQL: t.SQL(buryUnmatchedSQL), Args: []string{r.base.Pipeline, group, first, last, members, claim}},
-		{SQL: t.SQL(markUnmatchedSQL), Args: []string{
-			t.Buffer, group, r.base.Owner, pg.IDArray(unmatched), first, last, pg.Timestamp(oldest), members, claim,
-		}},
-	}
+	return at
 }

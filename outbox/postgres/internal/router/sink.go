@@ -55,7 +55,7 @@ func (s *Sink) CountBacklog(ctx context.Context, _ int) (backlog buffer.Backlog,
 		return backlog, err
 	}
 	err = s.base.DB.Transact(ctx, pg.ReadTx(s.base.DB.StatementTimeout, "enable_seqscan", "off"), pg.Step{
-		SQL: t.SQL(countSQL), Args: []string{t.Buffer, s.name, pg.Timestamp(s.due.Next(time.Now()))},
+		SQL: t.SQL(countSQL), Args: []string{t.Buffer, s.routes.Current(s.name), pg.Timestamp(s.due.Next(time.Now()))},
 		Row: func(v [][]byte) error {
 			var oldest time.Time
 			if v[1] != nil {
@@ -85,7 +85,7 @@ func (s *Sink) Status(ctx context.Context) (status buffer.Status, err error) {
 		return status, err
 	}
 	err = s.base.DB.Transact(ctx, pg.ReadTx(s.base.DB.StatementTimeout, pg.PlanByPrimaryKey...), pg.Step{
-		SQL: t.SQL(statusSQL), Args: []string{t.Buffer, s.name, s.base.Pipeline},
+		SQL: t.SQL(statusSQL), Args: []string{t.Buffer, s.routes.Current(s.name), s.base.Pipeline},
 		Row: func(v [][]byte) error {
 			n := func(i int) int64 { return pg.ReadInt8(v[i]) }
 			status = buffer.Status{
