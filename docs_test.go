@@ -45,7 +45,7 @@ var (
 	variable = regexp.MustCompile(`\$(?:\{([A-Z_]+)\}|secret\.([A-Z_]+))`)
 	secret   = regexp.MustCompile(`\$\{file:([^}]+)\}`)
 	link     = regexp.MustCompile(`\]\(([^)#]+)(#[^)]*)?\)`)
-	command  = regexp.MustCompile(`^relay (dead [a-z]+|[a-z]+)(.*)$`)
+	command  = regexp.MustCompile(`^relay (dead [a-z]+|sinks [a-z]+|[a-z]+)(.*)$`)
 	flag     = regexp.MustCompile(`--?[a-z]+(-[a-z]+)*`)
 	target   = regexp.MustCompile(`^make ([a-z]+)$`)
 	program  = regexp.MustCompile(`^go run (\./\S+)`)
