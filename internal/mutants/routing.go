@@ -233,4 +233,11 @@ var routingMutants = []mutant{
 		new:  "(o.claim == nil || p.shares(o))",
 		pkg:  "./outbox/postgres", test: "TestRoute_JoinsNone",
 	},
+	{
+		name: "a full sweep begins at the start each time",
+		file: "outbox/postgres/internal/backlog/windows.go",
+		old:  "		w.from, w.started = found.last+1, true\n",
+		new:  "		w.started = false\n",
+		pkg:  "./outbox/postgres/internal/backlog", test: "TestWindows",
+	},
 }

@@ -10,15 +10,16 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
+// A window: the last of its rows, how many it has, and how many of them are unclaimed.
 const fullSweepSQL = `
 WITH` + ledger.HeldSQL + `
-SELECT count(*) FROM (
-  SELECT FROM outbox_events e
-  WHERE e.id <= $3::bigint AND e.group_id IS NULL AND NOT e.id::bigint <@ (SELECT members FROM held)
-  ORDER BY e.id LIMIT $4::bigint) late`
+SELECT max(id), count(*), count(*) FILTER (WHERE late) FROM (
+  SELECT e.id, e.group_id IS NULL AND NOT e.id::bigint <@ (SELECT members FROM held) AS late
+  FROM outbox_events e WHERE e.id >= $5::bigint AND e.id <= $3::bigint
+  ORDER BY e.id LIMIT $4::bigint) beyond`
 
-// fullSweepTimeout bounds a scan from the beginning: if a snapshot was pinned for hours, there may be
-// hundreds of millions of dead entries. Then the next sweep tries again.
+// fullSweepTimeout bounds a scan: if a snapshot was pinned for hours, there may be hundreds of millions of dead entries
+// before the next row. Then the next sweep tries again.
 const fullSweepTimeout = 2 * time.Second
 
 // fullSweep scans everything up to the cursor, every few minutes, for ids that the watermarks cannot know: given by
@@ -27,37 +28,73 @@ const fullSweepTimeout = 2 * time.Second
 // Every few minutes it also finds orphans: events that carry a group_id without a ledger row (rows put back from an
 // archive, a restore, a manual change). They get a new group_id without origins: a sink may know the old
 // one, from events that were delivered long ago, and would take these for the same.
+//
+// It goes in windows and remembers where it stopped, because millions of events may lie there that wait for a sink.
 func (b *Backlog) fullSweep(ctx context.Context, t *ledger.Tables, limit int, more bool) (late, orphans int, err error) {
 	began := time.Now()
 	upTo, due, orphaned := b.watermarks.FullSweepDue(began, more)
 	if !due {
 		return 0, 0, nil
 	}
-	begin := b.base.DB.WriteTx(fullSweepTimeout, append([]string{"synchronous_commit", "on"}, pg.PlanByPrimaryKey...)...)
-	err = b.base.DB.Transact(ctx, begin,
-		pg.Step{SQL: t.Statements.FullSweep, Args: []string{t.Buffer, pg.Int(math.MinInt64), pg.Int(upTo), pg.Int(int64(limit))}, Row: func(v [][]byte) error {
-			late = int(pg.ReadInt8(v[0]))
-			return nil
-		}})
-	if err == nil {
-		b.watermarks.FullySwept(late, time.Since(began), time.Now())
+	sweep := &b.idsSweep
+	if orphaned {
+		sweep = &b.orphansSweep
 	}
-	if err == nil && orphaned {
-		var adopted buffer.Count
-		begin.Row = func([][]byte) error {
-			adopted = buffer.Count{}
-			return nil
-		}
-		err = b.base.DB.Transact(ctx, begin, b.adopt(t, &adopted))
-		orphans = int(adopted.Batches)
+	from, rows, free := sweep.begin(t.Statements.Windows)
+	if !free {
+		return 0, 0, nil
 	}
+	w, err := b.sweepWindow(ctx, t, from, upTo, rows, orphaned)
+	timedOut := false
 	if c := pg.Code(err); (c == pg.CodeCancelled || c == pg.CodeLockTimeout) && ctx.Err() == nil {
-		err = nil // out of time: the next one tries again
+		timedOut, err = true, nil // out of time: the next one tries again, with a smaller window
 	}
-	if err == nil && orphaned && late == 0 {
+	took := time.Since(began)
+	whole := sweep.end(w, timedOut || err != nil, took)
+	if err == nil && !timedOut {
+		b.watermarks.FullySwept(w.late, from, whole, took, time.Now())
+	}
+	if err == nil && orphaned && w.late == 0 && (whole || timedOut) {
 		err = b.storeSweep(ctx, t)
 	}
-	return late, orphans, err
+	return min(limit, w.late), w.orphans, err
+}
+
+// window is what a sweep has found from one id on.
+type window struct {
+	asked, rows   int64 // rows < asked: it was the last one
+	last          int64
+	late, orphans int
+}
+
+// sweepWindow scans a number of rows.
+func (b *Backlog) sweepWindow(ctx context.Context, t *ledger.Tables, from, upTo, rows int64, orphaned bool) (w window, err error) {
+	begin := b.base.DB.WriteTx(fullSweepTimeout, append([]string{"synchronous_commit", "on"}, pg.PlanByPrimaryKey...)...)
+	before := from
+	if before > math.MinInt64 {
+		before--
+	}
+	err = b.base.DB.Transact(ctx, begin, pg.Step{
+		SQL: t.Statements.FullSweep, Args: []string{t.Buffer, pg.Int(before), pg.Int(upTo), pg.Int(rows), pg.Int(from)},
+		Row: func(v [][]byte) error {
+			w = window{asked: rows, rows: pg.ReadInt8(v[1]), late: int(pg.ReadInt8(v[2])), last: math.MaxInt64}
+			if w.rows == rows {
+				w.last = pg.ReadInt8(v[0])
+			}
+			return nil
+		},
+	})
+	if err != nil || !orphaned {
+		return w, err
+	}
+	var adopted buffer.Count
+	begin.Row = func([][]byte) error {
+		adopted = buffer.Count{}
+		return nil
+	}
+	err = b.base.DB.Transact(ctx, begin, b.adopt(t, &adopted, from, w.last))
+	w.orphans = int(adopted.Batches)
+	return w, err
 }
 
 const storeSweepSQL = `
@@ -75,7 +112,7 @@ func (b *Backlog) storeSweep(ctx context.Context, t *ledger.Tables) error {
 const adoptSQL = `
 WITH orphans AS MATERIALIZED (
   SELECT e.id, e.group_id FROM outbox_events e
-  WHERE e.group_id IS NOT NULL
+  WHERE e.group_id IS NOT NULL AND e.id BETWEEN $5::bigint AND $6::bigint
     AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.group_id = e.group_id)
     AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.claim_id = e.group_id AND e.id <@ l.members)
 ), groups AS MATERIALIZED (
@@ -97,9 +134,13 @@ RETURNING events::bigint`
 const NewGroupSQL = `(lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') || '7' ||
                     substr(replace(gen_random_uuid()::text, '-', ''), 14))::uuid`
 
-// adopt is the step that gives orphans a ledger row.
-func (b *Backlog) adopt(t *ledger.Tables, adopted *buffer.Count) pg.Step {
-	return pg.Step{SQL: t.Statements.Adopt, Args: []string{t.Buffer, b.base.Owner, pg.Bool(b.base.Ordered), b.base.ClaimsFor()}, Row: func(v [][]byte) error {
+// adopt is the step that gives orphans with these ids a ledger row.
+func (b *Backlog) adopt(t *ledger.Tables, adopted *buffer.Count, from, last int64) pg.Step {
+	args := []string{t.Buffer, b.base.Owner, pg.Bool(b.base.Ordered), b.base.ClaimsFor()}
+	if t.Statements.Windows {
+		args = append(args, pg.Int(from), pg.Int(last))
+	}
+	return pg.Step{SQL: t.Statements.Adopt, Args: args, Row: func(v [][]byte) error {
 		adopted.Batches++
 		adopted.Events += pg.ReadInt8(v[0])
 		return nil

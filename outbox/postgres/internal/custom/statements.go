@@ -47,7 +47,7 @@ func (t *Table) backlogStatements(events string, relay []string) ledger.Statemen
 	}
 	view := "(SELECT " + id + " AS id, NULL::text AS key, " + t.created + " AS created_at, e.group_id FROM " + events + " e)"
 	s := backlog.Statements(strings.NewReplacer(append([]string{"outbox_events", view}, relay...)...))
-	s.Adopt = t.tables.SQL(adoptSQL)
+	s.Adopt, s.Windows = t.tables.SQL(adoptSQL), false
 	if !t.Numbered() {
 		s.Audit, s.CorrectCounts, s.Adopt = t.tables.SQL(auditUUIDSQL), t.tables.SQL(correctCountsUUIDSQL), t.tables.SQL(adoptUUIDSQL)
 	}

@@ -80,6 +80,8 @@ type Tables struct {
 // Statements about all events of a buffer, with the real names. See package backlog.
 type Statements struct {
 	Count, FullSweep, Status, Audit, RemoveEmpty, CorrectCounts, Adopt string
+	// Windows: FullSweep and Adopt take a part of the ids; otherwise they go over all events at once.
+	Windows bool
 }
 
 // SQL fills the real names into a statement written with the default ones.

@@ -20,6 +20,7 @@ const (
 	// because dead rows that vacuum cannot remove make it slow.
 	blockInterval  = 2 * time.Second
 	blockRest      = 50
+	windowRest     = 10               // the same, between the windows of a scan
 	fullSweepDelay = time.Minute      // for which a backlog puts a full sweep off
 	storeInterval  = 10 * time.Second // between writes of the floor; one more when the process ends
 
@@ -297,13 +298,17 @@ func (w *Watermarks) fullSweepFrom(next time.Time) {
 	}
 }
 
-// FullySwept records how many late events a full sweep found. If it found some, it is repeated at once.
-func (w *Watermarks) FullySwept(found int, took time.Duration, now time.Time) {
+// FullySwept records how many late events a window of a full sweep found, from an id on. If it found some, it is repeated at once; a
+// sweep that is not whole goes on after a rest.
+func (w *Watermarks) FullySwept(found int, from int64, whole bool, took time.Duration, now time.Time) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.blockNext = now.Add(min(max(blockInterval, blockRest*took), FullSweepInterval))
 	w.sweepAgain = found > 0
 	switch {
+	case found == 0 && !whole:
+		w.fullSweepNext = now.Add(windowRest * took)
+		return
 	case found == 0:
 		return
 	case w.blocks || now.Before(w.reusedUntil):
@@ -311,7 +316,7 @@ func (w *Watermarks) FullySwept(found int, took time.Duration, now time.Time) {
 	default:
 		w.fullSweepNext = now
 	}
-	w.lateCount, w.lateFrom = found, math.MinInt64
+	w.lateCount, w.lateFrom = found, max(from, math.MinInt64+1)-1
 }
 
 // Count is the result of a count.

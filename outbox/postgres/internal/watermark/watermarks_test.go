@@ -120,7 +120,7 @@ func TestFullSweep_ReusedIDs(t *testing.T) {
 		if due != want || orphans {
 			t.Errorf("due %t, with orphans %t; want %t, false", due, orphans, want)
 		}
-		m.FullySwept(0, time.Millisecond, now)
+		m.FullySwept(0, math.MinInt64, true, time.Millisecond, now)
 	}
 	m.FullSweepDue(now, false) // the first one
 	sweep(false)
@@ -177,11 +177,11 @@ func TestFullSweep_ByAnother(t *testing.T) {
 	sweep("a minute after another's", false)
 	now = now.Add(FullSweepInterval - time.Minute)
 	sweep("five minutes after another's", true)
-	w.FullySwept(3, time.Second, now)
+	w.FullySwept(3, math.MinInt64, true, time.Second, now)
 	w.Claimed(Range{After: 5, UpTo: 5, Late: true}, nil, Sequence{}) // the three are claimed
 	counted(0)
 	sweep("after one that found some", true)
-	w.FullySwept(0, time.Second, now)
+	w.FullySwept(0, math.MinInt64, true, time.Second, now)
 	counted(0)
 	now = now.Add(time.Minute)
 	counted(-time.Hour) // a clock that was set back
@@ -209,5 +209,31 @@ func TestBeginning(t *testing.T) {
 		if got := Beginning(minValue); got != want {
 			t.Errorf("Beginning(%d) = %d, want %d", minValue, got, want)
 		}
+	}
+}
+
+// TestFullSweep_Windows: a full sweep that is not whole goes on soon, and claims look only where its window found something.
+func TestFullSweep_Windows(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	w := New(false)
+	due := func() bool {
+		_, due, orphans := w.FullSweepDue(now, false)
+		return due && orphans
+	}
+	if !due() {
+		t.Fatal("the first one is not due")
+	}
+	w.FullySwept(0, math.MinInt64, false, time.Second, now)
+	if due() {
+		t.Error("the next window is due at once")
+	}
+	now = now.Add(windowRest * time.Second)
+	if !due() {
+		t.Error("the next window is not due after a rest")
+	}
+	w.FullySwept(2, 500, false, time.Second, now)
+	if ranges := w.Ranges(); ranges[0].After != 499 || !ranges[0].Late {
+		t.Errorf("claims begin at %+v, want 499", ranges[0])
 	}
 }
