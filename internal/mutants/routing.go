@@ -222,9 +222,16 @@ var routingMutants = []mutant{
 	{
 		name: "events are added to a leased row",
 		file: "outbox/postgres/internal/router/route.go",
-		old:  "group_id = r.joins AND state = 'waiting' AND lease_no = 0",
-		new:  "group_id = r.joins",
+		old:  "group_id = r.joins AND sink = r.sink AND state = 'waiting' AND lease_no = 0",
+		new:  "group_id = r.joins AND sink = r.sink",
 		pkg:  "./outbox/postgres", test: "TestRoute_Joins$",
+	},
+	{
+		name: "events are added to a row that another sink has now",
+		file: "outbox/postgres/internal/router/route.go",
+		old:  "group_id = r.joins AND sink = r.sink AND state",
+		new:  "group_id = r.joins AND state",
+		pkg:  "./outbox/postgres", test: "TestRoute_JoinsRenamed",
 	},
 	{
 		name: "shared events are added to a row without a claim",

@@ -589,3 +589,19 @@ func TestRoute_JoinsNone(t *testing.T) {
 		}
 	})
 }
+
+// TestRoute_JoinsRenamed: a row that waited for a sink of this name belongs to a renamed one now.
+func TestRoute_JoinsRenamed(t *testing.T) {
+	t.Parallel()
+	p := newMigratedDB(t, buffertest.Options{Claim: buffer.ClaimRange})
+	b := openSinks(t, p, "first", buffer.ClaimRange, threeSinks...)
+	for range 2 {
+		insertTopics(t, p, "contact.old")
+		_, err := b.Route(t.Context(), 100, lease, keepNone)
+		check(t, err)
+		_, err = p.pool.Exec(t.Context(), "UPDATE outbox_batches SET sink = 'sales' WHERE sink = 'crm' AND NOT EXISTS (SELECT FROM outbox_batches WHERE sink = 'sales')")
+		check(t, err)
+	}
+	takeOverOf(t, b.Sink("crm"), "contact.old")
+	takeOverOf(t, b.Sink("sales"), "contact.old")
+}
