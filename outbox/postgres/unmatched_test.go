@@ -146,6 +146,7 @@ func TestUnmatched_KeepMissesNoChange(t *testing.T) {
 	check(t, err)
 	tx, err := p.pool.Begin(t.Context())
 	check(t, err)
+	defer func() { _ = tx.Rollback(t.Context()) }() // a test that has failed
 	for _, sql := range []string{
 		"SELECT FROM outbox_buffers FOR UPDATE",
 		"INSERT INTO outbox_sinks (buffer, sink, batch_size) SELECT buffer, 'new', 10 FROM outbox_buffers",
@@ -154,7 +155,7 @@ func TestUnmatched_KeepMissesNoChange(t *testing.T) {
 		_, err := tx.Exec(t.Context(), sql)
 		check(t, err)
 	}
-	done := make(chan *buffer.Routed)
+	done := make(chan *buffer.Routed, 1)
 	go func() {
 		routed, err := postgres.RouteLease(t.Context(), b, batch)
 		if err != nil {
