@@ -12,7 +12,7 @@ import (
 type SinkReport struct {
 	Name string `json:"name"`
 	// State says in words what the sink does: idle, sending, due, retries in 2m 3s, deleting, not in the configuration. That of [buffer.Unrouted]
-	// is not routed yet, or no sink takes them.
+	// is not routed yet, kept until a sink takes them, or no sink takes them.
 	State string `json:"state"`
 	// Pending events are those that the sink does not have.
 	Pending              int64   `json:"pending"`
@@ -36,7 +36,7 @@ func sinkReports(configured []string, all []buffer.SinkStatus, redact func(strin
 			Name: s.Name, State: sinkState(s, slices.Contains(configured, s.Name)), Pending: s.Pending, OldestPendingSeconds: s.OldestPending.Round(time.Millisecond).Seconds(),
 			Batches: Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered}, Dead: s.Dead, Waits: waitReports(s.Waits, redact),
 		}
-		if s.Waiting > 0 {
+		if s.Waiting > 0 && !kept(s) {
 			next := s.Next.Round(time.Millisecond).Seconds()
 			one.NextTryInSeconds = &next
 		}
@@ -45,10 +45,15 @@ func sinkReports(configured []string, all []buffer.SinkStatus, redact func(strin
 	return reports
 }
 
+// kept reports whether all batches wait for a change of the sinks: they are due at no time.
+func kept(s *buffer.SinkStatus) bool { return s.Waiting > 0 && s.Due == 0 && s.Next == 0 }
+
 func sinkState(s *buffer.SinkStatus, configured bool) string {
 	switch {
 	case s.Name == buffer.Unrouted && s.Pending+s.Delivered == 0:
 		return "no sink takes them"
+	case s.Name == buffer.Unrouted && kept(s):
+		return "kept until a sink takes them"
 	case s.Name == buffer.Unrouted:
 		return "not routed yet"
 	case !configured:
