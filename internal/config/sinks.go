@@ -189,8 +189,6 @@ func (p *Pipeline) checkSinks(r *reader, e entry, present entries) {
 	switch {
 	case p.Source.Driver == "sqlite":
 		r.errorf(several.key, "sinks is used with SQLite, which has a single sink for now; expected sink")
-	case p.Source.Custom.Is() || p.Source.Preset != "":
-		r.errorf(several.key, "sinks is used with a custom table, which has a single sink for now; expected sink")
 	case p.Order == "key":
 		r.errorf(several.key, "sinks is used with order: key, which has a single sink for now; expected sink")
 	}

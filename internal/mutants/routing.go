@@ -3,13 +3,6 @@ package main
 // routingMutants are about several sinks of one buffer.
 var routingMutants = []mutant{
 	{
-		name: "a filter by sink finds the dead letters of all sinks of a SQLite file",
-		file: "outbox/sqlite/deadletters.go",
-		old:  "AND (?8 = '' OR sink = ?8)",
-		new:  "AND ?8 = ?8",
-		pkg:  "./outbox/sqlite", test: "TestDeadLetters_Sink",
-	},
-	{
 		name: "two settles of a claim do not wait for each other",
 		file: "outbox/postgres/internal/ledger/settle_routed.go",
 		old:  "	return []pg.Step{s.lockClaim()}\n",
@@ -26,8 +19,8 @@ var routingMutants = []mutant{
 	{
 		name: "a part leaves its claim",
 		file: "outbox/postgres/internal/ledger/settle_routed.go",
-		old:  "sinkSQL + `, $15::uuid\n",
-		new:  "sinkSQL + `, NULL::uuid\n",
+		old:  "SinkSQL + `, $15::uuid\n",
+		new:  "SinkSQL + `, NULL::uuid\n",
 		pkg:  "./outbox/postgres", test: "TestSinks_Workers",
 	},
 	{
@@ -159,7 +152,7 @@ var routingMutants = []mutant{
 	{
 		name: "a part of a renamed sink's batch is the single sink's",
 		file: "outbox/postgres/internal/ledger/settle_events.go",
-		old:  "$11::uuid[], $12, $13, ` + sinkSQL + `,\n",
+		old:  "$11::uuid[], $12, $13, ` + SinkSQL + `,\n",
 		new:  "$11::uuid[], $12, $13, 'default',\n",
 		pkg:  "./outbox/postgres", test: "TestSingleToSeveral",
 	},
@@ -214,7 +207,7 @@ var routingMutants = []mutant{
 	},
 	{
 		name: "an event that no sink takes is deleted without a dead letter",
-		file: "outbox/postgres/internal/router/route.go",
+		file: "outbox/postgres/internal/router/unrouted.go",
 		old:  "if r.base.Unmatched != buffer.UnmatchedDelete {",
 		new:  "if r.base.Unmatched == buffer.UnmatchedDelete {",
 		pkg:  "./outbox/postgres", test: "TestRoute_Unmatched",
@@ -253,5 +246,54 @@ var routingMutants = []mutant{
 		old:  "		w.from, w.started = found.last+1, true\n",
 		new:  "		w.started = false\n",
 		pkg:  "./outbox/postgres/internal/backlog", test: "TestWindows",
+	},
+	{
+		name: "a sink deletes rows of a custom table that another waits for",
+		file: "outbox/postgres/internal/custom/settle_routed.go",
+		old:  "    WHERE n <@ (SELECT nullif(current_setting('relay.rest', true), '')::int8multirange)))`",
+		new:  "    WHERE true))`",
+		pkg:  "./outbox/postgres", test: "TestCustomSinks_Contents",
+	},
+	{
+		name: "a sink gets all rows of a claim of a custom table",
+		file: "outbox/postgres/internal/custom/statements.go",
+		old:  "  AND (t.members IS NULL OR e.custom_id::bigint <@ t.members)`",
+		new:  "`",
+		pkg:  "./outbox/postgres", test: "TestCustomSinks_Contents",
+	},
+	{
+		name: "a projected row of another sink fails the batch",
+		file: "outbox/postgres/internal/custom/project.go",
+		old:  "	case p.shared: // another sink's\n		return nil\n",
+		new:  "",
+		pkg:  "./outbox/postgres", test: "TestCustomSinks_Contents",
+	},
+	{
+		name: "a part of a custom table that is not routed becomes the single sink's",
+		file: "outbox/postgres/internal/custom/statements.go",
+		old:  "$9::uuid[], $10, $11,\n       ` + ledger.SinkSQL + `\n",
+		new:  "$9::uuid[], $10, $11,\n       'default'\n",
+		pkg:  "./outbox/postgres", test: "TestCustomSinks_BadData",
+	},
+	{
+		name: "an event that was not projected is not buried",
+		file: "outbox/postgres/internal/router/unrouted.go",
+		old:  "	for i := range batch.Rejected {\n",
+		new:  "	for i := range batch.Rejected[:0] {\n",
+		pkg:  "./outbox/postgres", test: "TestCustomSinks_NotProjected$",
+	},
+	{
+		name: "members of a claim of a custom table are taken for orphans",
+		file: "outbox/postgres/internal/custom/statements.go",
+		old:  "l.claim_id = e.group_id AND custom_number <@ l.members)",
+		new:  "l.claim_id = e.group_id AND false)",
+		pkg:  "./outbox/postgres", test: "TestCustomSinks_Orphans",
+	},
+	{
+		name: "an event under a claim_id that no row has is no orphan",
+		file: "outbox/postgres/internal/custom/statements.go",
+		old:  "l.claim_id = e.group_id AND custom_number <@ l.members)",
+		new:  "l.claim_id = e.group_id)",
+		pkg:  "./outbox/postgres", test: "TestCustomSinks_Orphans",
 	},
 }

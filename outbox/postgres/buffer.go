@@ -191,7 +191,7 @@ func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration, due buffer.D
 	if err := b.base.Own(ctx, &t.Tables); err != nil {
 		return nil, err
 	}
-	return t.events.TakeOver(ctx, lease, due)
+	return t.events.TakeOver(ctx, b.Ledger, lease, due)
 }
 
 // Read implements buffer.Claimer.

@@ -72,8 +72,8 @@ func (c Config) validate() error {
 		return fmt.Errorf("postgres buffer: %w", err)
 	}
 	switch {
-	case c.Sinks != nil && (c.Ordered || c.Custom.Is()):
-		return errors.New("postgres buffer: Sinks is set, which Ordered and custom tables cannot have yet")
+	case c.Sinks != nil && c.Ordered:
+		return errors.New("postgres buffer: Sinks is set, which Ordered cannot have yet")
 	case !c.Custom.Is():
 	case c.Custom.ID == "":
 		return errors.New("postgres buffer: Custom.ID is empty; expected the name of the table's primary key")

@@ -113,7 +113,7 @@ func (b *Buffer) EndDropped(ctx context.Context, limit int) (ended buffer.Ended,
 	for name, as := range ending {
 		q := b.sink(name)
 		for ; limit > 0; limit-- {
-			batch, err := ledger.TakeOverEnding(ctx, q.Ledger, &t.Tables, endLease)
+			batch, err := t.events.TakeOverEnding(ctx, q.Ledger, endLease, as)
 			if err != nil {
 				return ended, err
 			}

@@ -67,7 +67,7 @@ var dropSinks = []buffer.Route{
 // TestDropSink: what waits for a dropped sink ends with nothing sent, and its events are deleted with their last sink.
 func TestDropSink(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		b, old := openSinks(t, p, "first", mode, dropSinks...), openSinks(t, p, "old", mode, dropSinks...)
 		insertTopics(t, p, "a.x", "b.x")
 		routeAll(t, b, "[all crm]")
@@ -111,7 +111,7 @@ func TestDropSink(t *testing.T) {
 // TestDropSink_Dead: the events become dead letters of the sink, and are deleted with their last sink.
 func TestDropSink_Dead(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		b := openSinks(t, p, "first", mode, dropSinks...)
 		insertTopics(t, p, "a.x", "b.x")
 		routeAll(t, b, "[all crm]")
@@ -146,7 +146,7 @@ func TestDropSink_Dead(t *testing.T) {
 // TestDropSink_Recorded: of a batch whose delivery is recorded only the rest becomes dead letters.
 func TestDropSink_Recorded(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		b := openSinks(t, p, "first", mode, dropSinks...)
 		insertTopics(t, p, "a.x", "b.x")
 		routeAll(t, b, "[all crm]")

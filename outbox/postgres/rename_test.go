@@ -15,7 +15,7 @@ import (
 
 func openSingle(t *testing.T, p *testDB, owner string, mode buffer.ClaimMode) *postgres.Buffer {
 	t.Helper()
-	b, err := postgres.Open(postgres.Config{URL: p.url, Pipeline: "orders", Owner: owner, Claim: mode})
+	b, err := postgres.Open(p.ofCustom(postgres.Config{URL: p.url, Pipeline: "orders", Owner: owner, Claim: mode}))
 	check(t, err)
 	t.Cleanup(func() { check(t, b.Close()) })
 	return b
@@ -36,7 +36,7 @@ func retryRest(batch *buffer.Lease) []buffer.Outcome {
 // TestRenameSink: a renamed sink has the batches and dead letters of its old name, and an old relay beside serves it.
 func TestRenameSink(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		old := openSinks(t, p, "old", mode, dropSinks...)
 		insertTopics(t, p, "a.1", "a.2", "a.3")
 		routeAll(t, old, "[all crm]")
@@ -103,7 +103,7 @@ func TestRenameSink_Reused(t *testing.T) {
 // TestRenameSink_Merged: a relay that ran with the new name before it knew the old one takes over what waits for that.
 func TestRenameSink_Merged(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		b := openSinks(t, p, "first", mode, buffer.Route{Sink: "crm", BatchSize: 10})
 		insertTopics(t, p, "x")
 		routeAll(t, b, "[crm]")
@@ -149,7 +149,7 @@ func TestSingleToSeveral(t *testing.T) {
 		for _, way := range []string{"was: default", "drop", "drop --dead"} {
 			t.Run(way, func(t *testing.T) {
 				t.Parallel()
-				p := newMigratedDB(t, buffertest.Options{Claim: mode})
+				p := newSinksDB(t, mode)
 				old := openSingle(t, p, "old", mode)
 				claim := func(topics ...string) *buffer.Lease {
 					t.Helper()
@@ -227,7 +227,7 @@ func TestSingleToSeveral(t *testing.T) {
 // TestSeveralToSingle: a relay with a single sink takes the table back when all sinks are dropped, with what was claimed and not routed.
 func TestSeveralToSingle(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		b := openSinks(t, p, "several", mode, dropSinks...)
 		insertTopics(t, p, "a.1")
 		routeAll(t, b, "[all crm]")

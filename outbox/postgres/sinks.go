@@ -23,6 +23,11 @@ func (b *Buffer) Route(ctx context.Context, limit int, lease time.Duration, take
 	if err != nil {
 		return nil, err
 	}
+	if b.config.Custom.Is() {
+		if done, err := b.putBack(ctx, batch); done {
+			return nil, err
+		}
+	}
 	if batch.NotRead == nil {
 		return b.routes.Route(ctx, &t.Tables, batch, lease, take)
 	}
@@ -59,7 +64,7 @@ func (b *Buffer) RouteDue(ctx context.Context, lease time.Duration) (*buffer.Rou
 		return nil, err
 	}
 	for _, due := range []buffer.Due{buffer.DueRetry, buffer.DueSuspect} { // nothing of it was sent, so it is none
-		batch, err := ledger.TakeOverUnrouted(ctx, b.Ledger, &t.Tables, lease, due)
+		batch, err := t.events.TakeOverUnrouted(ctx, b.Ledger, lease, due)
 		switch {
 		case err != nil:
 			return nil, err
@@ -67,6 +72,11 @@ func (b *Buffer) RouteDue(ctx context.Context, lease time.Duration) (*buffer.Rou
 			continue
 		case batch.DeliveryRecorded(): // no sink takes them
 			return &buffer.Routed{Events: batch.Len()}, b.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Delivered}})
+		}
+		if b.config.Custom.Is() {
+			if done, err := b.putBack(ctx, batch); done {
+				return &buffer.Routed{Events: batch.Len()}, err
+			}
 		}
 		return b.routes.Route(ctx, &t.Tables, batch, lease, takeNone)
 	}
@@ -106,7 +116,7 @@ func (q *sinkQueue) TakeOver(ctx context.Context, lease time.Duration, due buffe
 	if err := q.buffer.base.Own(ctx, &t.Tables); err != nil {
 		return nil, err
 	}
-	return ledger.TakeOverEvents(ctx, q.Ledger, &t.Tables, lease, due)
+	return t.events.TakeOver(ctx, q.Ledger, lease, due)
 }
 
 // Read implements buffer.Claimer.

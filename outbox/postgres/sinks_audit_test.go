@@ -21,7 +21,7 @@ func audit(t *testing.T, b *postgres.Buffer) buffer.Audit {
 // TestAudit_Sinks: what is routed agrees; an audit counts what is not routed yet, and what no relay serves.
 func TestAudit_Sinks(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		b := openSinks(t, p, "first", mode, threeSinks...)
 		for range 5 {
 			insertTopics(t, p, "contact.new", "order.new", "contact.old", "order.odd", "contact.odd")
@@ -107,7 +107,7 @@ func TestRepair_Split(t *testing.T) {
 // TestAudit_Doubled: two batches of one sink hold the same events.
 func TestAudit_Doubled(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		b := openSinks(t, p, "first", mode, threeSinks...)
 		insertTopics(t, p, "contact.new", "order.new", "contact.old", "order.odd")
 		_, err := b.Route(t.Context(), 100, lease, keepNone)

@@ -6,13 +6,12 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
-	"github.com/outboxrelay/relay/outbox/buffertest"
 )
 
 // TestStatus_Sinks: an event that several sinks wait for is pending once, and once at each of them.
 func TestStatus_Sinks(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		b := openSinks(t, p, "first", mode, threeSinks...)
 		expect := func(pending int64, sinks string) buffer.Status {
 			t.Helper()
@@ -85,7 +84,7 @@ func TestStatus_Sinks(t *testing.T) {
 // TestStatus_SinksShared: sinks that are behind have parts of the same claims, which overlap.
 func TestStatus_SinksShared(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		b := openSinks(t, p, "first", mode, threeSinks...)
 		for range 20 {
 			insertTopics(t, p, "contact.new", "order.new", "contact.old", "order.odd")

@@ -10,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/postgres"
@@ -18,7 +19,8 @@ import (
 // openSinks opens a buffer with several sinks.
 func openSinks(t *testing.T, p *testDB, owner string, mode buffer.ClaimMode, routes ...buffer.Route) *postgres.Buffer {
 	t.Helper()
-	b, err := postgres.Open(postgres.Config{URL: p.url, Pipeline: "orders", Owner: owner, Claim: mode, Connections: 16, Sinks: routes})
+	c := postgres.Config{URL: p.url, Pipeline: "orders", Owner: owner, Claim: mode, Connections: 16, Sinks: routes}
+	b, err := postgres.Open(p.ofCustom(c))
 	check(t, err)
 	t.Cleanup(func() { check(t, b.Close()) })
 	return b
@@ -46,12 +48,36 @@ func countRows(t *testing.T, p *testDB, table string) int64 {
 func forEachMode(t *testing.T, f func(t *testing.T, mode buffer.ClaimMode)) {
 	t.Helper()
 	t.Parallel()
-	for _, mode := range []buffer.ClaimMode{buffer.ClaimRange, buffer.ClaimStamp} {
+	for _, mode := range []buffer.ClaimMode{buffer.ClaimRange, buffer.ClaimStamp, "integer", "cursor"} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			f(t, mode)
 		})
 	}
+}
+
+// ofCustom completes the configuration of a custom table.
+func (p *testDB) ofCustom(c postgres.Config) postgres.Config {
+	if p.custom != nil {
+		c.Claim, c.Custom = buffer.ClaimStamp, p.custom.projecting("outbox_events", "")
+	}
+	return c
+}
+
+// newSinksDB returns a database with the relay's own table, or a custom one of that kind under the same name.
+func newSinksDB(t *testing.T, mode buffer.ClaimMode) *testDB {
+	t.Helper()
+	shape := map[buffer.ClaimMode]*customShape{"integer": integerKeys, "cursor": cursorKeys}[mode]
+	if shape == nil {
+		return newMigratedDB(t, buffertest.Options{Claim: mode})
+	}
+	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
+	p.custom = shape
+	_, err := p.pool.Exec(t.Context(), shape.ddl("outbox_events", false))
+	check(t, err)
+	_, err = postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: "outbox_events", Custom: true})
+	check(t, err)
+	return p
 }
 
 func takeOverOf(t *testing.T, q buffer.Queue, topics ...string) *buffer.Lease {
@@ -82,7 +108,7 @@ func deliverAll(t *testing.T, q buffer.Queue, batch *buffer.Lease) {
 // TestRoute: each sink gets what it takes, and an event stays until the last of its sinks has it.
 func TestRoute(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		b := openSinks(t, p, "first", mode, threeSinks...)
 		insertTopics(t, p, "contact.new", "order.new", "contact.old", "order.odd")
 		routed, err := b.Route(t.Context(), 100, lease, keepNone)
@@ -119,7 +145,7 @@ func TestRoute(t *testing.T) {
 // TestRoute_Unmatched: an event that no sink takes is a dead letter, and is deleted.
 func TestRoute_Unmatched(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		b := openSinks(t, p, "first", mode, threeSinks[1])
 		insertTopics(t, p, "order.new", "contact.new", "x")
 		_, err := b.Route(t.Context(), 100, lease, keepNone)
@@ -144,7 +170,7 @@ func TestRoute_Unmatched(t *testing.T) {
 // TestRoute_AfterKill: what a process claimed and did not route before it ended is routed by another.
 func TestRoute_AfterKill(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		b := openSinks(t, p, "first", mode, threeSinks...)
 		insertTopics(t, p, "contact.new", "order.new")
 		batch, err := b.Claim(t.Context(), 100, lease)
@@ -173,7 +199,7 @@ func TestRoute_AfterKill(t *testing.T) {
 // TestRoute_ChangedRegistry: a process that started earlier routes to a sink that was added since.
 func TestRoute_ChangedRegistry(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		old := openSinks(t, p, "old", mode, threeSinks[0])
 		check(t, old.RegisterSinks(t.Context()))
 		check(t, openSinks(t, p, "new", mode, threeSinks[:2]...).RegisterSinks(t.Context()))
@@ -191,7 +217,7 @@ func TestRoute_ChangedRegistry(t *testing.T) {
 // more than once, and dead letters are replayed meanwhile. Every sink gets each of its events exactly once.
 func TestSinks_Workers(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		const events = 1200
 		topics := []string{"contact.new", "order.new", "contact.old", "order.odd"}
 		buffers := []*postgres.Buffer{openSinks(t, p, "first", mode, threeSinks...), openSinks(t, p, "second", mode, threeSinks...)}
@@ -359,7 +385,7 @@ func TestReplay_Routed(t *testing.T) {
 		for _, gone := range []bool{false, true} {
 			t.Run(fmt.Sprintf("gone %t", gone), func(t *testing.T) {
 				t.Parallel()
-				p := newMigratedDB(t, buffertest.Options{Claim: mode})
+				p := newSinksDB(t, mode)
 				b := openSinks(t, p, "first", mode, threeSinks[:2]...)
 				insertTopics(t, p, "contact.new", "contact.old")
 				_, err := b.Route(t.Context(), 100, lease, keepNone)
@@ -397,7 +423,7 @@ func TestReplay_Routed(t *testing.T) {
 // TestReplay_Unmatched: the replay of an event that no sink took routes it again.
 func TestReplay_Unmatched(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		b := openSinks(t, p, "first", mode, threeSinks[1])
 		insertTopics(t, p, "x.odd")
 		_, err := b.Route(t.Context(), 100, lease, keepNone)
@@ -425,10 +451,8 @@ func TestReplay_Unmatched(t *testing.T) {
 // TestRoute_SingleSinkStops: a relay whose configuration has a single sink claims nothing while events are routed to several.
 func TestRoute_SingleSinkStops(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
-		old, err := postgres.Open(postgres.Config{URL: p.url, Pipeline: "orders", Owner: "old", Claim: mode})
-		check(t, err)
-		t.Cleanup(func() { check(t, old.Close()) })
+		p := newSinksDB(t, mode)
+		old := openSinks(t, p, "old", mode)
 		check(t, old.Check(t.Context()))
 		b := openSinks(t, p, "new", mode, threeSinks...)
 		check(t, b.RegisterSinks(t.Context()))
@@ -437,7 +461,7 @@ func TestRoute_SingleSinkStops(t *testing.T) {
 			t.Errorf("the old relay claims %v, %v", batch, err)
 		}
 		// An empty registry is filled again.
-		_, err = p.pool.Exec(t.Context(), "TRUNCATE outbox_sinks, outbox_buffers")
+		_, err := p.pool.Exec(t.Context(), "TRUNCATE outbox_sinks, outbox_buffers")
 		check(t, err)
 		routed, err := b.Route(t.Context(), 10, lease, keepNone)
 		check(t, err)
@@ -450,7 +474,7 @@ func TestRoute_SingleSinkStops(t *testing.T) {
 // TestRoute_Orphans: an event that carries a group_id without a ledger row is routed.
 func TestRoute_Orphans(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		b := openSinks(t, p, "first", mode, threeSinks...)
 		_, err := p.pool.Exec(t.Context(), "INSERT INTO outbox_events (topic, payload, group_id) VALUES ('contact.old', '{}', gen_random_uuid())")
 		check(t, err)
@@ -476,7 +500,7 @@ func keepNone(string) bool { return false }
 // TestRoute_Leases: batches that the process takes are leased, with their events.
 func TestRoute_Leases(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		b := openSinks(t, p, "first", mode, threeSinks...)
 		insertTopics(t, p, "contact.a", "contact.b", "contact.c", "contact.d", "order.new")
 		taken := 0
@@ -507,7 +531,7 @@ func TestRoute_Leases(t *testing.T) {
 // TestRoute_NoOrphans: a sweep leaves alone what the batches of several sinks hold.
 func TestRoute_NoOrphans(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		insertTopics(t, p, "contact.new", "order.new")
 		b := openSinks(t, p, "first", mode, threeSinks...)
 		_, err := b.Route(t.Context(), 100, lease, keepNone)
@@ -568,7 +592,7 @@ func TestRoute_Joins(t *testing.T) {
 // TestRoute_JoinsNone: under a stamp, and behind rows of a claim that is not shared, each route writes rows of its own.
 func TestRoute_JoinsNone(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		b := openSinks(t, p, "first", mode, buffer.Route{Sink: "one", Match: []string{"a"}, BatchSize: 100}, buffer.Route{Sink: "two", Match: []string{"a", "b"}, BatchSize: 100})
 		for _, topics := range [][]string{{"b"}, {"a"}, {"a"}} {
 			insertTopics(t, p, topics...)

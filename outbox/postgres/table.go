@@ -19,7 +19,11 @@ type eventTable interface {
 	// Stamp claims by stamp; it is a claim.InRange.
 	Stamp(ctx context.Context, t *ledger.Tables, limit int, lease time.Duration, in watermark.Range) (*buffer.Lease, *claim.Start, error)
 	// TakeOver leases the batch of a kind that has been due longest.
-	TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error)
+	TakeOver(ctx context.Context, l *ledger.Ledger, lease time.Duration, due buffer.Due) (*buffer.Lease, error)
+	// TakeOverUnrouted leases one that was claimed for several sinks and is not routed yet, with what its route needs.
+	TakeOverUnrouted(ctx context.Context, l *ledger.Ledger, lease time.Duration, due buffer.Due) (*buffer.Lease, error)
+	// TakeOverEnding leases one of a dropped sink.
+	TakeOverEnding(ctx context.Context, l *ledger.Ledger, lease time.Duration, as buffer.Dropped) (*buffer.Lease, error)
 	// Read reads the event of a batch that has no other.
 	Read(ctx context.Context, batch *buffer.Lease) error
 	// Peek returns the events that a claim would take first.
@@ -40,8 +44,16 @@ type relayTable struct {
 	tables *ledger.Tables
 }
 
-func (r relayTable) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
-	return ledger.TakeOverEvents(ctx, r.ledger, r.tables, lease, due)
+func (r relayTable) TakeOver(ctx context.Context, l *ledger.Ledger, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
+	return ledger.TakeOverEvents(ctx, l, r.tables, lease, due)
+}
+
+func (r relayTable) TakeOverUnrouted(ctx context.Context, l *ledger.Ledger, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
+	return ledger.TakeOverUnrouted(ctx, l, r.tables, lease, due)
+}
+
+func (r relayTable) TakeOverEnding(ctx context.Context, l *ledger.Ledger, lease time.Duration, _ buffer.Dropped) (*buffer.Lease, error) {
+	return ledger.TakeOverEnding(ctx, l, r.tables, lease)
 }
 
 func (r relayTable) Read(ctx context.Context, batch *buffer.Lease) error {

@@ -15,7 +15,7 @@ import (
 
 func openUnmatched(t *testing.T, p *testDB, mode buffer.ClaimMode, unmatched buffer.Unmatched, routes ...buffer.Route) *postgres.Buffer {
 	t.Helper()
-	b, err := postgres.Open(postgres.Config{URL: p.url, Pipeline: "orders", Owner: string(unmatched), Claim: mode, Sinks: routes, Unmatched: unmatched})
+	b, err := postgres.Open(p.ofCustom(postgres.Config{URL: p.url, Pipeline: "orders", Owner: string(unmatched), Claim: mode, Sinks: routes, Unmatched: unmatched}))
 	check(t, err)
 	t.Cleanup(func() { check(t, b.Close()) })
 	return b
@@ -24,7 +24,7 @@ func openUnmatched(t *testing.T, p *testDB, mode buffer.ClaimMode, unmatched buf
 // TestUnmatched_Delete: an event that no sink takes is deleted, without a dead letter.
 func TestUnmatched_Delete(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
-		p := newMigratedDB(t, buffertest.Options{Claim: mode})
+		p := newSinksDB(t, mode)
 		b := openUnmatched(t, p, mode, buffer.UnmatchedDelete, dropSinks[0])
 		insertTopics(t, p, "x", "a.x", "y")
 		routeAll(t, b, "[all]")
@@ -45,7 +45,7 @@ func TestUnmatched_Keep(t *testing.T) {
 		for _, change := range []string{"added", "restored", "error"} {
 			t.Run(change, func(t *testing.T) {
 				t.Parallel()
-				p := newMigratedDB(t, buffertest.Options{Claim: mode})
+				p := newSinksDB(t, mode)
 				b := openUnmatched(t, p, mode, buffer.UnmatchedKeep, dropSinks[0])
 				added := buffer.Route{Sink: "added", Match: []string{"b.#", "a.b"}, BatchSize: 10}
 				if change == "restored" {

@@ -33,16 +33,13 @@ func (t *Table) Stamp(ctx context.Context, tables *ledger.Tables, limit int, lea
 	p := t.newProjecting(groupID).within(ctx, lease)
 	p.Reserve(limit)
 	start, settings, begin := t.Claimer.Begin(tables, lease, p.Reset)
+	args := []string{tables.Buffer, groupID.String(), pg.Int(in.After), pg.Int(in.UpTo), pg.Int(int64(limit)), pg.Interval(lease), t.Base.Owner}
+	if t.Numbered() {
+		args = append(args, t.Base.ClaimsFor())
+	}
 	steps := []pg.Step{
 		pg.Begin, settings, begin,
-		{
-			Prepare: true, SQL: tables.SQL(t.either(stampSQL, stampUUIDSQL)),
-			Args: []string{
-				tables.Buffer, groupID.String(), pg.Int(in.After), pg.Int(in.UpTo), pg.Int(int64(limit)), pg.Interval(lease),
-				t.Base.Owner,
-			},
-			Row: p.readClaimed,
-		},
+		{Prepare: true, SQL: tables.SQL(t.either(stampSQL, stampUUIDSQL)), Args: args, Row: p.readClaimed},
 		start.Seen(tables),
 	}
 	if !t.Numbered() {
@@ -65,24 +62,41 @@ func (t *Table) Stamp(ctx context.Context, tables *ledger.Tables, limit int, lea
 // Example returns a claim with parameters, for EXPLAIN.
 func (t *Table) Example(buffer.ClaimMode) (sql string, args []string) {
 	_, args = claim.Example(t.tables, buffer.ClaimStamp)
-	return t.tables.SQL(t.either(stampSQL, stampUUIDSQL)), args[:7]
+	if !t.Numbered() {
+		args = args[:7]
+	}
+	return t.tables.SQL(t.either(stampSQL, stampUUIDSQL)), args
 }
 
 // TakeOver projects the events again: what was sent before was never stored.
-func (t *Table) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
+func (t *Table) TakeOver(ctx context.Context, l *ledger.Ledger, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
+	return t.takeOver(ctx, l, lease, due, t.either(takeOverSQL, takeOverUUIDSQL), "")
+}
+
+// TakeOverUnrouted projects the events too: their topics are known only then.
+func (t *Table) TakeOverUnrouted(ctx context.Context, l *ledger.Ledger, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
+	return t.TakeOver(ctx, l, lease, due)
+}
+
+// TakeOverEnding takes over a batch of a dropped sink, and projects its events if they become dead letters.
+func (t *Table) TakeOverEnding(ctx context.Context, l *ledger.Ledger, lease time.Duration, as buffer.Dropped) (*buffer.Lease, error) {
+	return t.takeOver(ctx, l, lease, buffer.DueRetry, takeOverEndingSQL, as)
+}
+
+func (t *Table) takeOver(ctx context.Context, l *ledger.Ledger, lease time.Duration, due buffer.Due, sql string, ends buffer.Dropped) (*buffer.Lease, error) {
 	p := t.newProjecting(uuid.Nil)
-	batch, err := ledger.TakeOver(ctx, t.Ledger, t.tables, lease, due, &p.EventDecoder, p.readClaimed, pg.PlanByKey, t.either(takeOverSQL, takeOverUUIDSQL))
+	batch, err := ledger.TakeOver(ctx, l, t.tables, lease, due, &p.EventDecoder, p.readClaimed, pg.PlanByKey, sql)
 	if err != nil || batch == nil {
 		return nil, err
 	}
 	p.begin()
-	p.groupID = batch.GroupID
-	// A delivered batch is only deleted, unless it is archived.
+	p.of(batch)
+	// A delivered batch is only deleted, unless it is archived or the rest of it is buried.
 	switch batch.Events = p.Events; {
-	case len(p.Events) == 0:
+	case len(p.Events) == 0 || ends == buffer.DroppedDiscarded && !t.tables.Archive:
 	case !batch.DeliveryRecorded() && batch.KillsReader():
 		p.notRead = buffer.ErrKillsReader
-	case !batch.DeliveryRecorded() || t.tables.Archive:
+	case !batch.DeliveryRecorded() || t.tables.Archive || ends == buffer.DroppedDead:
 		if err := t.run(ctx, p, t.projectSteps(p.within(ctx, lease))); err != nil {
 			return nil, t.Base.Explain(ctx, "projecting a batch that was taken over", err)
 		}
@@ -93,10 +107,11 @@ func (t *Table) TakeOver(ctx context.Context, lease time.Duration, due buffer.Du
 
 // Read projects an event by itself, until ctx is done.
 func (t *Table) Read(ctx context.Context, batch *buffer.Lease) error {
-	p := t.newProjecting(batch.GroupID)
+	p := t.newProjecting(uuid.Nil)
+	p.of(batch)
 	p.Events, p.limit = batch.Events, pg.ScanTimeout
 	err := t.Base.DB.Transact(ctx, pg.ReadTx(t.Base.DB.StatementTimeout, pg.PlanGeneric...), pg.Step{
-		SQL: t.tables.SQL(keySQL), Args: []string{batch.GroupID.String(), t.finds(batch.Events, batch.IDs())},
+		SQL: t.tables.SQL(keySQL), Args: []string{p.groupID.String(), t.finds(batch.Events, batch.IDs())},
 		Row: func(v [][]byte) error {
 			if v[0] != nil && t.key.OID != pg.OIDUUID {
 				p.names[string(v[0])] = batch.Events[0].ID

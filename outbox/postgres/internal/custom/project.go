@@ -31,8 +31,10 @@ import (
 type projecting struct {
 	// The events, in id order once they are sorted, and their bytes.
 	pg.EventDecoder
-	table   *Table
-	groupID uuid.UUID
+	table *Table
+	// groupID is what the events carry. A batch of one of several sinks has some of those.
+	groupID, batchID uuid.UUID
+	shared           bool // other batches may have events of this one
 	// The ids of events that the projection names by another key.
 	uuids map[uuid.UUID]int64
 	names map[string]int64
@@ -52,7 +54,15 @@ type projecting struct {
 }
 
 func (t *Table) newProjecting(groupID uuid.UUID) *projecting {
-	return &projecting{table: t, groupID: groupID, names: map[string]int64{}}
+	return &projecting{table: t, groupID: groupID, batchID: groupID, names: map[string]int64{}}
+}
+
+// of says which batch it is.
+func (p *projecting) of(batch *buffer.Lease) {
+	p.groupID, p.batchID, p.shared = batch.GroupID, batch.GroupID, batch.ClaimID != uuid.Nil
+	if p.shared {
+		p.groupID = batch.ClaimID
+	}
 }
 
 // within limits the projection to half of the lease, because the batch is sent in the rest, and to the
@@ -73,8 +83,15 @@ func (t *Table) projectSteps(p *projecting) []pg.Step {
 	if p.limit == 0 {
 		p.limit = t.Base.DB.StatementTimeout
 	}
-	begin := t.Base.DB.UserTx(p.limit, "lock_timeout", pg.Milliseconds(max(min(p.limit, t.Base.DB.StatementTimeout)*2/3, time.Millisecond)),
-		"TimeZone", "UTC", "DateStyle", "ISO, YMD", "bytea_output", "hex")
+	settings := []string{
+		"lock_timeout", pg.Milliseconds(max(min(p.limit, t.Base.DB.StatementTimeout)*2/3, time.Millisecond)),
+		"TimeZone", "UTC", "DateStyle", "ISO, YMD", "bytea_output", "hex",
+	}
+	project := t.project
+	if p.shared {
+		project, settings = t.projectShared, append(settings, "relay.batch", p.batchID.String())
+	}
+	begin := t.Base.DB.UserTx(p.limit, settings...)
 	begin.Row = func([][]byte) error {
 		p.begin()
 		return nil
@@ -82,7 +99,7 @@ func (t *Table) projectSteps(p *projecting) []pg.Step {
 	return []pg.Step{
 		{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"},
 		begin,
-		{SQL: t.project, Args: []string{p.groupID.String()}, UserSQL: true, Columns: p.readColumns, Row: p.readRow},
+		{SQL: project, Args: []string{p.groupID.String()}, UserSQL: true, Columns: p.readColumns, Row: p.readRow},
 		{SQL: "COMMIT"},
 	}
 }
@@ -204,7 +221,11 @@ func (p *projecting) readRow(v [][]byte) error {
 		return nil
 	}
 	i, found := p.find(name)
-	if !found {
+	switch {
+	case found:
+	case p.shared: // another sink's
+		return nil
+	default:
 		p.fail(projection.ForeignID(fmt.Sprintf("%q", name), "$1"))
 		return nil
 	}

@@ -42,7 +42,7 @@ SELECT event_id, group_id FROM picked`
         FROM put HAVING count(*) > 0) block` + closedSQL
 
 	putSQL = pickSQL + `), chosen AS MATERIALIZED (
-  SELECT DISTINCT ON (d.custom_id) d.custom_id AS id, d.event_id, d.group_id, d.event_row
+  SELECT DISTINCT ON (d.custom_id) d.custom_id AS id, d.event_id, d.group_id, d.event_row, $12::uuid AS stamp
   FROM picked p JOIN outbox_dead_letters d ON d.pipeline = $1 AND d.event_id = p.event_id AND d.group_id = p.group_id
   ORDER BY d.custom_id, d.event_id, d.group_id
 ), put AS (
@@ -82,16 +82,27 @@ func (t *Table) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (rep
 		if last != nil {
 			after = []string{pg.Int(last.EventID), last.GroupID.String()}
 		}
-		steps := []pg.Step{begin}
+		var (
+			steps         = []pg.Step{begin}
+			group         = buffer.NewGroupID().String()
+			next, putBack = nextSQL, t.either(replaySQL, replayUUIDSQL)
+			picked1, args = append([]string{"1"}, after...), append(append([]string{pg.Int(int64(size))}, after...), group, t.tables.Buffer, t.Base.Owner)
+		)
+		if t.Base.Sinks != nil {
+			next, putBack = nextRoutedSQL, replayRoutedSQL
+			picked1 = append([]string{"1", t.tables.Buffer}, after...)
+			args = append([]string{pg.Int(int64(size)), t.tables.Buffer}, after...)
+			steps = append(steps, pg.Step{SQL: t.tables.SQL(lockRoutedSQL), Args: dead.Match(f, args...)})
+			args = append(args, group, buffer.NewGroupID().String(), t.Base.Owner)
+		}
 		if size == 1 {
-			steps = append(steps, pg.Step{SQL: t.tables.SQL(nextSQL), Args: dead.Match(f, append([]string{"1"}, after...)...), Row: func(v [][]byte) error {
+			steps = append(steps, pg.Step{SQL: t.tables.SQL(next), Args: dead.Match(f, picked1...), Row: func(v [][]byte) error {
 				refused = deadKey(v)
 				return nil
 			}})
 		}
-		args := append(append([]string{pg.Int(int64(size))}, after...), buffer.NewGroupID().String(), t.tables.Buffer, t.Base.Owner)
 		err := t.Base.DB.Transact(ctx, append(steps, pg.Step{
-			SQL: t.tables.SQL(t.either(replaySQL, replayUUIDSQL)), Args: dead.Match(f, args...), Row: func(v [][]byte) error {
+			SQL: t.tables.SQL(putBack), Args: dead.Match(f, args...), Row: func(v [][]byte) error {
 				n = pg.ReadInt8(v[2])
 				picked++
 				last = deadKey(v)

@@ -36,6 +36,9 @@ func (t *Table) SettleSteps(with *ledger.Settlement, o *outcomes.Set) []pg.Step 
 	if step, ok := s.FreeRest(o); ok {
 		return append(steps, step)
 	}
+	if s.Shared() {
+		return append(steps, s.sharedSteps(o)...)
+	}
 	delivered, dead := o.IDs(s.Batch)
 	plainSQL, archivedSQL := deleteSQL, archiveDeletedSQL
 	if s.Batch.DeliveryRecorded() {
@@ -86,13 +89,20 @@ func (s *settlement) bury(o *buffer.Outcome) []pg.Step {
 	finds := s.finds(ids)
 	args := []string{s.Batch.Pipeline, s.Batch.GroupID.String(), pg.Int(int64(o.Attempts)), pg.Text(o.Error), finds, finds}
 	contents := s.contents(ids)
+	stamp := s.Batch.GroupID.String()
+	if s.Shared() {
+		stamp = s.Batch.ClaimID.String()
+	}
 	return []pg.Step{
-		{SQL: s.Tables.SQL(burySQL), Args: append(args, contents...)},
-		{SQL: s.Tables.SQL(unburiedSQL), Args: []string{s.Batch.Pipeline, s.Batch.GroupID.String(), finds, finds, contents[0]}},
+		{SQL: s.Tables.SQL(burySQL), Args: append(append(args, contents...), stamp)},
+		{SQL: s.Tables.SQL(unburiedSQL), Args: []string{s.Batch.Pipeline, s.Batch.GroupID.String(), finds, finds, contents[0], stamp}},
 	}
 }
 
 func (s *settlement) regroup(o *buffer.Outcome) pg.Step {
+	if s.Shared() {
+		return s.regroupShared(o)
+	}
 	origins := s.Batch.PartOrigins()
 	return pg.Step{SQL: s.Tables.SQL(s.table.either(regroupSQL, regroupUUIDSQL)), Args: []string{
 		s.Tables.Buffer, s.Batch.GroupID.String(), o.GroupID.String(), s.finds(o.IDs), pg.Interval(o.After), s.table.Base.Owner,

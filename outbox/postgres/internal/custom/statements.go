@@ -21,13 +21,13 @@ func (t *Table) names(events string, deadPayloadOID uint32, relay []string) []st
 	if t.key.OID == pg.OIDUUID {
 		uuid = "e." + t.key.Quoted
 	}
-	deadID := "d.event_uuid"
+	deadID, number, finds := "d.event_uuid", "NULL::bigint", "uuid[]"
 	if t.Numbered() {
-		deadID = "d.event_id"
+		deadID, number, finds = "d.event_id", "e."+t.number.Quoted+"::bigint", "bigint[]"
 	}
 	columns, values := t.putBack()
 	names := []string{
-		"custom_events", events, "d.custom_id", deadID, "custom_id", t.find().Quoted, "e.custom_key::text", key, "e.custom_uuid", uuid,
+		"custom_events", events, "d.custom_id", deadID, "custom_number", number, "custom_finds", finds, "custom_id", t.find().Quoted, "e.custom_key::text", key, "e.custom_uuid", uuid,
 		"e.created_at", t.created, "t.created_at", strings.ReplaceAll(t.created, noTime, "t.claimed_at"), // t is the ledger's row
 		"to_json(e)", t.row, "(custom_columns)", "(" + columns + ")", "SELECT custom_values", "SELECT " + values,
 	}
@@ -60,7 +60,7 @@ const (
 WITH picked AS MATERIALIZED (
   SELECT e.custom_id AS id, e.created_at AS created_at FROM custom_events e
   WHERE e.custom_id > $3::bigint AND e.custom_id <= $4::bigint AND e.group_id IS NULL
-    AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp' AND NOT routed)
+    AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp' AND routed = ($8 = '*'))
   ORDER BY e.custom_id LIMIT $5::bigint
   FOR UPDATE SKIP LOCKED
 ), stamped AS (
@@ -69,9 +69,9 @@ WITH picked AS MATERIALIZED (
   RETURNING e.custom_id::bigint AS id, e.custom_key::text AS key, e.created_at AS created_at, e.group_id
 ), ledger AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                              attempts, outages, events, first_id, last_id, oldest_at, claimed_at)
+                              attempts, outages, sink, events, first_id, last_id, oldest_at, claimed_at)
   SELECT $2::uuid, $1, 'stamp', 'leased', 1, clock_timestamp() + $6::interval, $7, 1,
-         0, 0, CASE WHEN count(*) = (SELECT count(*) FROM stamped WHERE group_id = $2::uuid) THEN count(*) END, min(id), max(id), min(created_at), statement_timestamp()
+         0, 0, $8, CASE WHEN count(*) = (SELECT count(*) FROM stamped WHERE group_id = $2::uuid) THEN count(*) END, min(id), max(id), min(created_at), statement_timestamp()
   FROM picked HAVING count(*) > 0
 )
 SELECT id, key, created_at FROM stamped`
@@ -96,10 +96,14 @@ WITH picked AS MATERIALIZED (
 )
 SELECT id, key, created_at, event_row, clock_timestamp() FROM stamped`
 
-	takeOverSQL = ledger.DueSQL + ledger.TakenSQL + `
+	takeOverSQL = ledger.DueSQL + ledger.TakenSQL + takenRowsSQL
+
+	// The rows of one of several sinks carry the claim_id, and only its members are the batch's.
+	takenRowsSQL = `
        e.custom_id::bigint, e.custom_key::text, t.created_at
 FROM taken t
-LEFT JOIN custom_events e ON e.custom_id BETWEEN t.first_id AND t.last_id AND e.group_id = t.group_id`
+LEFT JOIN custom_events e ON e.custom_id BETWEEN t.first_id AND t.last_id AND e.group_id = coalesce(t.claim_id, t.group_id)
+  AND (t.members IS NULL OR e.custom_id::bigint <@ t.members)`
 )
 
 // Orphans; see package backlog. A custom table has no keys before it is projected.
@@ -108,6 +112,7 @@ const (
 WITH orphans AS MATERIALIZED (
   SELECT e.custom_id AS id, e.group_id FROM custom_events e
   WHERE e.group_id IS NOT NULL AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.group_id = e.group_id)
+    AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.claim_id = e.group_id AND custom_number <@ l.members)
 ), groups AS MATERIALIZED (
   SELECT group_id, ` + backlog.NewGroupSQL + ` AS new FROM (SELECT DISTINCT group_id FROM orphans) o
 ), adopted AS (
@@ -184,9 +189,9 @@ SELECT s.id FROM (
 
 	recordKeptSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, delivered)
+                            attempts, outages, events, first_id, last_id, oldest_at, delivered, sink)
 SELECT $2::uuid, $1, 'stamp', 'delivered', $3::bigint, clock_timestamp() + $5::interval, $4, 1,
-       0, 0, count(*), min(e.custom_id), max(e.custom_id), min(e.created_at), array_agg(e.custom_id::bigint ORDER BY e.custom_id)
+       0, 0, count(*), min(e.custom_id), max(e.custom_id), min(e.created_at), array_agg(e.custom_id::bigint ORDER BY e.custom_id), ` + ledger.SinkSQL + `
 FROM custom_events e WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($6) AND e.group_id = $2::uuid
 HAVING count(*) > 0
 ON CONFLICT (group_id) DO NOTHING
@@ -196,12 +201,12 @@ RETURNING events::bigint`
 	burySQL = `
 WITH found AS MATERIALIZED (
   SELECT e.custom_id::text AS find, e.custom_uuid AS uuid, to_json(e) AS event_row FROM custom_events e
-  WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($5) AND e.group_id = $2::uuid
+  WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($5) AND e.group_id = $13::uuid
 )
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
-                                      group_id, attempts, error, event_uuid, event_row)
+                                      group_id, attempts, error, event_uuid, event_row, sink)
 SELECT $1, s.id, s.topic, s.key, coalesce(s.payload::json, event_row), s.headers::json, s.created_at,
-       $2::uuid, $3::int, $4, f.uuid, f.event_row
+       $2::uuid, $3::int, $4, f.uuid, f.event_row, ` + ledger.SinkSQL + `
 FROM unnest($6::text[], $7::bigint[], $8::text[], $9::text[], $10::text[], $11::text[], $12::timestamptz[])
   s(find, id, topic, key, payload, headers, created_at) JOIN found f USING (find)
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
@@ -215,7 +220,7 @@ WHERE d.closed_at IS NOT NULL`
 	unburiedSQL = `
 SELECT (s.find || ' has no dead letter: a trigger on INSERT of outbox_dead_letters drops or deletes the row')::bigint
 FROM unnest($4::text[], $5::bigint[]) s(find, id) JOIN custom_events e ON e.custom_id::text = s.find
-WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($3) AND e.group_id = $2::uuid
+WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($3) AND e.group_id = $6::uuid
   AND NOT EXISTS (SELECT FROM outbox_dead_letters d WHERE d.pipeline = $1 AND d.event_id = s.id AND d.group_id = $2::uuid)`
 
 	regroupSQL = `
@@ -230,8 +235,9 @@ WITH found AS MATERIALIZED (
   RETURNING e.custom_id AS id, e.created_at AS created_at, e.group_id
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address)
+                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, sink)
 SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $5::interval, $6, $12::int,
-       $7::int, $8::int, CASE WHEN count(*) = (SELECT count(*) FROM found) THEN count(*) END, min(id), max(id), min(created_at), $9::uuid[], $10, $11
+       $7::int, $8::int, CASE WHEN count(*) = (SELECT count(*) FROM found) THEN count(*) END, min(id), max(id), min(created_at), $9::uuid[], $10, $11,
+       ` + ledger.SinkSQL + `
 FROM regrouped WHERE group_id = $3::uuid HAVING EXISTS (SELECT FROM found)`
 )

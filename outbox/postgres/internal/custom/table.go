@@ -39,9 +39,10 @@ type Table struct {
 	insert []Column
 	// topic is the table's name, for events whose projection returns no topic.
 	topic string
-	// project is the projection with the rows of the batch for {events}; expands reports whether it has {events}.
-	project string
-	expands bool
+	// project is the projection with the rows of the batch for {events}, projectShared that of one of several sinks;
+	// expands reports whether it has {events}.
+	project, projectShared string
+	expands                bool
 }
 
 // Parts are what a custom table works with.
@@ -79,6 +80,8 @@ func New(p Parts, tables *ledger.Tables, facts Facts, c buffer.CustomTable, rela
 	tables.Names = strings.NewReplacer(t.names(tables.Events, tables.DeadPayloadOID, relay)...)
 	tables.Statements = t.backlogStatements(tables.Events, relay)
 	t.project, t.expands = projection.Expand(c.Project, tables.SQL(t.either(rowsByIDSQL, rowsByUUIDSQL)))
+	t.projectShared, _ = projection.Expand(c.Project, tables.SQL(rowsSharedSQL))
+	tables.Bury = t.buryUnrouted
 	return t
 }
 
@@ -123,7 +126,7 @@ func (t *Table) putBack() (columns, values string) {
 		value := "r." + c.Quoted
 		switch {
 		case c.Name == "group_id":
-			value = "$12::uuid"
+			value = "c.stamp"
 		case c.Name == found:
 			value = "c.id"
 		case c.isText():

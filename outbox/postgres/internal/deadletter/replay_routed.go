@@ -11,18 +11,22 @@ import (
 // An event that is dead at one sink may still wait for another. Then its replay joins the claim that holds it: as a claim of its
 // own, the other sink would delete the event before this one has it. So the replay locks the claims that hold any of the events, in
 // the order of their locks, before it picks dead letters, and a later statement sees what their settles have left.
-//
-// A dead letter of a sink goes to the sink that has its name, or had it. One that no sink took is routed again, and so is one of the single
+
+// ReplayableSQL are the dead letters that go back, of the buffer $10. A dead letter of a sink goes to the sink that has its name, or had it. One that no sink took is routed again, and so is one of the single
 // sink that the buffer had before, unless a sink has taken its place. That of a dropped sink stays open.
-const replayableSQL = `
+const ReplayableSQL = `
   AND (d.sink IN ('*', 'default') OR EXISTS (
     SELECT FROM outbox_sinks s WHERE s.buffer = $10 AND s.dropped_at IS NULL AND d.sink IN (SELECT unnest(s.sink || s.formerly))))`
 
-const lockClaimsSQL = `
+// LockPickedSQL begins a statement that ends with LockClaimsSQL: the claims that hold any event of the first $9 of those are locked.
+const (
+	LockPickedSQL = `
 WITH matching AS MATERIALIZED (
   SELECT range_agg(int8range(event_id, nullif(event_id, 9223372036854775807), '[]')) AS ids FROM (
     SELECT d.event_id FROM outbox_dead_letters d
-    WHERE d.closed_at IS NULL AND ` + matchSQL + replayableSQL + `
+    WHERE d.closed_at IS NULL AND ` + matchSQL + ReplayableSQL
+
+	LockClaimsSQL = `
     ORDER BY d.event_id, d.group_id LIMIT $9::bigint) d
 ), holding AS MATERIALIZED (
   SELECT DISTINCT claim_id FROM outbox_batches, matching WHERE buffer = $10 AND claim_id IS NOT NULL AND members && ids
@@ -31,13 +35,14 @@ WITH matching AS MATERIALIZED (
   FROM (SELECT claim_id, hashtextextended('relay claim ' || claim_id, 0) AS k FROM holding ORDER BY k OFFSET 0) sorted
 )
 SELECT set_config('relay.locked', coalesce(array_agg(claim_id), '{}')::text, true) FROM locked`
+)
 
 // Of an event that a locked claim holds, the claim gets a row for the sink. An event that is gone is inserted once, with a claim for the
 // sinks it is replayed to, or as one that was claimed and not routed yet. Any other dead letter stays open.
 const replayRoutedSQL = `
 WITH picked AS MATERIALIZED (
   SELECT d.event_id, d.group_id, d.sink FROM outbox_dead_letters d
-  WHERE d.closed_at IS NULL AND ` + matchSQL + replayableSQL + `
+  WHERE d.closed_at IS NULL AND ` + matchSQL + ReplayableSQL + `
   ORDER BY d.event_id, d.group_id LIMIT $9::bigint
   FOR UPDATE OF d SKIP LOCKED
 ), named AS MATERIALIZED (
@@ -108,7 +113,7 @@ func (l *DeadLetters) replayRouted(ctx context.Context, f buffer.DeadFilter, lim
 		putBehind = []string{buffer.NewGroupID().String(), buffer.NewGroupID().String(), l.base.Owner}
 	)
 	err = l.base.DB.Transact(ctx, l.base.DB.WriteTx(pg.BulkTimeout, pg.PlanByKey...),
-		pg.Step{SQL: t.SQL(lockClaimsSQL), Args: match},
+		pg.Step{SQL: t.SQL(LockPickedSQL + LockClaimsSQL), Args: match},
 		pg.Step{SQL: t.SQL(replayRoutedSQL), Args: append(match, putBehind...), Affected: &n})
 	return int(n), l.base.Explain(ctx, "replaying dead letters", err)
 }

@@ -17,6 +17,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/ownership"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
@@ -75,6 +77,8 @@ type Tables struct {
 	Names *strings.Replacer
 	// Statements are those about all events of the buffer.
 	Statements Statements
+	// Bury are the steps that bury events that no sink gets, under a group_id, for the same reason; nil for the relay's own table.
+	Bury func(batch *buffer.Lease, group uuid.UUID, reason string, ids []int64) []pg.Step
 }
 
 // Statements about all events of a buffer, with the real names. See package backlog.

@@ -91,7 +91,7 @@ INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, ow
                             attempts, outages, events, first_id, last_id, oldest_at, newest_at, delivered, members, lanes, sink)
 SELECT $2::uuid, $1, CASE WHEN current_setting('relay.newest_at') = '' THEN 'stamp' ELSE 'range' END, 'delivered', $3::bigint, clock_timestamp() + $5::interval, $4, 1,
        0, 0, count(*), min(id), max(id), min(created_at), CASE WHEN current_setting('relay.newest_at') <> '' THEN max(created_at) END, array_agg(id ORDER BY id),
-       CASE WHEN current_setting('relay.newest_at') <> '' THEN range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) END, '{}', ` + sinkSQL + `
+       CASE WHEN current_setting('relay.newest_at') <> '' THEN range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) END, '{}', ` + SinkSQL + `
 FROM outbox_events
 WHERE current_setting('relay.fenced') = '1' AND id BETWEEN $6::bigint AND $7::bigint AND id <@ $8::int8multirange
   AND (group_id = $2::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)
@@ -104,7 +104,7 @@ RETURNING events::bigint`
 	burySQL = `
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
                                       group_id, attempts, error, sink)
-SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, $2::uuid, $5::int, $6, ` + sinkSQL + `
+SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, $2::uuid, $5::int, $6, ` + SinkSQL + `
 FROM outbox_events e
 WHERE current_setting('relay.fenced') = '1'
   AND e.id BETWEEN $3::bigint AND $4::bigint AND e.id <@ $7::int8multirange
@@ -142,7 +142,7 @@ WITH found AS MATERIALIZED (
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, sink, lanes)
 SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $7::interval, $8, $14::int,
-       $9::int, $10::int, CASE WHEN count(*) = (SELECT count(*) FROM found) THEN count(*) END, min(id), max(id), min(created_at), $11::uuid[], $12, $13, ` + sinkSQL + `,
+       $9::int, $10::int, CASE WHEN count(*) = (SELECT count(*) FROM found) THEN count(*) END, min(id), max(id), min(created_at), $11::uuid[], $12, $13, ` + SinkSQL + `,
        CASE WHEN $15::boolean THEN ARRAY(SELECT DISTINCT hashtext(key) FROM regrouped WHERE key IS NOT NULL) END
 FROM regrouped WHERE group_id = $3::uuid HAVING EXISTS (SELECT FROM found)`
 
@@ -157,7 +157,7 @@ INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, ow
                             attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink)
 SELECT $3::uuid, $1, 'range', 'waiting', 0, clock_timestamp() + $7::interval, $8, $14::int,
        $9::int, $10::int, count(*), min(id), max(id), min(created_at), max(created_at), $11::uuid[], $12, $13,
-       range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), ` + sinkSQL + `
+       range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), ` + SinkSQL + `
 FROM regrouped WHERE $2::uuid IS NOT NULL HAVING count(*) > 0`
 )
 
@@ -176,7 +176,7 @@ func (s *Settlement) EventSteps(o *outcomes.Set) []pg.Step {
 	if step, ok := s.FreeRest(o); ok {
 		return append(steps, step)
 	}
-	if s.shared() {
+	if s.Shared() {
 		return append(steps, s.sharedSteps(o)...)
 	}
 	gone, dead := o.IDs(s.Batch)
@@ -226,7 +226,7 @@ func (s *Settlement) bury(o *buffer.Outcome) []pg.Step {
 		ids = s.Batch.IDs()
 	}
 	args, set := append([]string{s.Batch.Pipeline}, s.Bounds()...), idset.Of(ids).Multirange()
-	if s.shared() {
+	if s.Shared() {
 		return []pg.Step{
 			{SQL: s.Tables.SQL(burySharedSQL), Args: append(slices.Clone(args), pg.Int(int64(o.Attempts)), pg.Text(o.Error), set, s.claim())},
 			{SQL: s.Tables.SQL(unburiedSharedSQL), Args: append(args, set, s.claim())},
@@ -242,7 +242,7 @@ func (s *Settlement) bury(o *buffer.Outcome) []pg.Step {
 // the batch's rows.
 func (s *Settlement) regroup(o *buffer.Outcome) []pg.Step {
 	args := s.RegroupArgs(o, idset.Of(o.IDs).Multirange())
-	if s.shared() {
+	if s.Shared() {
 		return []pg.Step{{SQL: s.Tables.SQL(regroupSharedSQL), Args: append(args, s.claim())}}
 	}
 	return []pg.Step{

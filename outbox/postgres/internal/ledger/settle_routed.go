@@ -36,8 +36,8 @@ WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <>
   AND claim_id IS NOT DISTINCT FROM $4::uuid` + fenceRoutedSQL
 )
 
-// sinkSQL is the sink of the fenced batch. A fence of a buffer with a single sink does not set it.
-const sinkSQL = `coalesce(nullif(current_setting('relay.sink', true), ''), 'default')`
+// SinkSQL is the sink of the fenced batch. A fence of a buffer with a single sink does not set it.
+const SinkSQL = `coalesce(nullif(current_setting('relay.sink', true), ''), 'default')`
 
 // The statements of settle_events.go for a batch that shares events. The bounds are those of relay.rest, the ids that no
 // other row of the claim holds.
@@ -107,7 +107,7 @@ INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, ow
                             attempts, outages, events, first_id, last_id, oldest_at, newest_at, delivered, members, lanes, sink, claim_id)
 SELECT $2::uuid, $1, 'range', 'delivered', $3::bigint, clock_timestamp() + $5::interval, $4, 1,
        0, 0, count(*), min(id), max(id), min(created_at), max(created_at), array_agg(id ORDER BY id),
-       range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), '{}', ` + sinkSQL + `, $6::uuid
+       range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), '{}', ` + SinkSQL + `, $6::uuid
 FROM outbox_events
 WHERE current_setting('relay.fenced') = '1'
   AND id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT upper(current_setting('relay.rest')::int8multirange) - 1)
@@ -128,13 +128,13 @@ INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, ow
                             attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink, claim_id)
 SELECT $3::uuid, $1, 'range', 'waiting', 0, clock_timestamp() + $7::interval, $8, $14::int,
        $9::int, $10::int, count(*), min(id), max(id), min(created_at), max(created_at), $11::uuid[], $12, $13,
-       range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), ` + sinkSQL + `, $15::uuid
+       range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), ` + SinkSQL + `, $15::uuid
 FROM regrouped WHERE $2::uuid IS NOT NULL HAVING count(*) > 0`
 
 	burySharedSQL = `
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
                                       group_id, attempts, error, sink)
-SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, $2::uuid, $5::int, $6, ` + sinkSQL + `
+SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, $2::uuid, $5::int, $6, ` + SinkSQL + `
 FROM outbox_events e
 WHERE current_setting('relay.fenced') = '1'
   AND e.id BETWEEN $3::bigint AND $4::bigint AND e.id <@ $7::int8multirange
@@ -154,12 +154,12 @@ WHERE current_setting('relay.fenced') = '1'
   AND NOT EXISTS (SELECT FROM outbox_dead_letters d WHERE d.pipeline = $1 AND d.event_id = e.id AND d.group_id = $2::uuid)`
 )
 
-// shared reports whether other batches may have events of this one.
-func (s *Settlement) shared() bool { return s.Batch.ClaimID != uuid.Nil }
+// Shared reports whether other batches may have events of this one.
+func (s *Settlement) Shared() bool { return s.Batch.ClaimID != uuid.Nil }
 
 // claim is the claim_id as a parameter.
 func (s *Settlement) claim() string {
-	if !s.shared() {
+	if !s.Shared() {
 		return pg.Null
 	}
 	return s.Batch.ClaimID.String()
@@ -167,7 +167,7 @@ func (s *Settlement) claim() string {
 
 // lock is the step that locks the claim, if the settle may remove what the batch holds.
 func (s *Settlement) lock(o *outcomes.Set) []pg.Step {
-	if !s.shared() || o.RetriesWhole() {
+	if !s.Shared() || o.RetriesWhole() {
 		return nil
 	}
 	return []pg.Step{s.lockClaim()}
@@ -177,18 +177,25 @@ func (s *Settlement) lockClaim() pg.Step {
 	return pg.Step{Prepare: true, SQL: lockClaimSQL, Args: []string{s.claim()}}
 }
 
-// sharedSteps are the steps that delete what was delivered, or is dead, at the last of its sinks.
-func (s *Settlement) sharedSteps(o *outcomes.Set) []pg.Step {
-	delivered, dead := o.IDs(s.Batch)
-	claim := s.claim()
+// RestStep puts into relay.rest those of the ids that no other row of the claim holds: they are deleted. It is repeated before what the
+// DELETE left is recorded in another transaction.
+func (s *Settlement) RestStep(ids []int64) pg.Step {
 	rest := pg.Step{
 		Prepare: true, SQL: s.Tables.SQL(restSQL),
-		Args: []string{s.Batch.GroupID.String(), idset.Of(slices.Concat(delivered, dead)).Multirange(), claim},
+		Args: []string{s.Batch.GroupID.String(), idset.Of(ids).Multirange(), s.claim()},
 		Row: func(v [][]byte) error {
 			s.kept.ids = int(pg.ReadInt8(v[1]))
 			return nil
 		},
 	}
+	s.before = []pg.Step{s.lockClaim(), rest}
+	return rest
+}
+
+// sharedSteps are the steps that delete what was delivered, or is dead, at the last of its sinks.
+func (s *Settlement) sharedSteps(o *outcomes.Set) []pg.Step {
+	delivered, dead := o.IDs(s.Batch)
+	claim, rest := s.claim(), s.RestStep(slices.Concat(delivered, dead))
 	remove := func(plain, archived string) pg.Step {
 		if s.Tables.Archive {
 			plain = archived
@@ -196,7 +203,6 @@ func (s *Settlement) sharedSteps(o *outcomes.Set) []pg.Step {
 		return s.Deleting(0, pg.Step{Prepare: true, SQL: s.Tables.SQL(plain), Args: []string{claim}})
 	}
 	if !s.Batch.DeliveryRecorded() {
-		s.before = []pg.Step{s.lockClaim(), rest}
 		s.RecordKept(func() pg.Step {
 			return pg.Step{SQL: s.Tables.SQL(recordKeptSharedSQL), Args: append(s.KeptArgs(), claim)}
 		})

@@ -45,8 +45,8 @@ FROM taken t`
 
 const takeOverSQL = DueSQL + TakenSQL + NothingSQL
 
-// takeOverEndingSQL takes over a batch of a dropped sink that nobody has leased, due or not.
-const takeOverEndingSQL = `
+// DueEndingSQL is DueSQL for a batch of a dropped sink that nobody has leased, due or not.
+const DueEndingSQL = `
 WITH due AS (
   SELECT group_id FROM outbox_batches
   WHERE buffer = $1 AND sink = $6 AND (state = 'waiting' OR due_at <= (SELECT clock_timestamp()))
@@ -54,7 +54,9 @@ WITH due AS (
     AND $2::timestamptz IS NOT NULL AND $5::boolean IS NOT NULL
   ORDER BY due_at LIMIT 1
   FOR UPDATE SKIP LOCKED
-)` + TakenSQL + NothingSQL
+)`
+
+const takeOverEndingSQL = DueEndingSQL + TakenSQL + NothingSQL
 
 // TakeOverEnding takes over a batch of a dropped sink, with nothing but ids, topics and times of its events.
 func TakeOverEnding(ctx context.Context, l *Ledger, t *Tables, lease time.Duration) (*buffer.Lease, error) {

@@ -20,7 +20,8 @@ import (
 const fenceSQL = `
 DELETE FROM outbox_batches
 WHERE group_id = $2::uuid AND lease_no = $3::bigint AND sink = '*' AND state = 'leased'
-  AND (SELECT routes_no FROM outbox_buffers WHERE buffer = $1) = $4::bigint` + ledger.FenceSQL
+  AND (SELECT routes_no FROM outbox_buffers WHERE buffer = $1) = $4::bigint` + ledger.FenceSQL + `,
+          set_config('relay.claimed_at', to_json(claimed_at) #>> '{}', true)`
 
 // Under a stamp all rows share the claim, because it is what their events carry, and an event without it is none of theirs. A
 // delivery is added to the row joins, if nobody has leased that since.
@@ -42,12 +43,13 @@ WITH r AS MATERIALIZED (
   RETURNING r.group_id
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, members, sink, claim_id, error)
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, members, sink, claim_id, error, claimed_at)
 SELECT r.group_id, $1, 'range', CASE WHEN r.mine THEN 'leased' ELSE 'waiting' END, r.mine::int,
        CASE WHEN r.mine THEN clock_timestamp() + $13::interval WHEN r.sink = '*' THEN 'infinity' ELSE clock_timestamp() END, $3, r.mine::int,
        0, 0, r.events, r.first_id, r.last_id, r.oldest_at, coalesce(nullif(current_setting('relay.newest_at'), '')::timestamptz, '-infinity'),
        r.members::int8multirange, r.sink, CASE WHEN r.shared OR current_setting('relay.newest_at') = '' THEN $2::uuid END,
-       CASE r.sink WHEN '*' THEN 'no sink takes the topic' END
+       CASE r.sink WHEN '*' THEN 'no sink takes the topic' END,
+       current_setting('relay.claimed_at')::timestamptz
 FROM r WHERE NOT EXISTS (SELECT FROM joined WHERE joined.group_id = r.group_id)
 RETURNING group_id`
 
@@ -112,6 +114,7 @@ func (r *Routes) Route(ctx context.Context, t *ledger.Tables, batch *buffer.Leas
 		for i := range deliveries { // the stamp of its events is that of another claim
 			deliveries[i].Shared = deliveries[i].Shared || batch.ClaimID != uuid.Nil
 		}
+		lost := r.unrouted(batch, unmatched)
 		taken = taken[:0]
 		clear(grants)
 		for i := range deliveries {
@@ -130,7 +133,7 @@ func (r *Routes) Route(ctx context.Context, t *ledger.Tables, batch *buffer.Leas
 		if batch.ClaimID == uuid.Nil {
 			p = r.open.take(batch.GroupID, deliveries, taken)
 		}
-		done, err := r.write(ctx, t, batch, known.no, lease, deliveries, taken, p, unmatched)
+		done, err := r.write(ctx, t, batch, known.no, lease, deliveries, taken, p, lost)
 		if err != nil {
 			return nil, r.base.Explain(ctx, "routing a batch", err)
 		}
@@ -152,7 +155,7 @@ func (r *Routes) Route(ctx context.Context, t *ledger.Tables, batch *buffer.Leas
 
 // routed is what became of a batch.
 func routed(batch *buffer.Lease, deliveries []routing.Delivery, taken []bool, p *plan, done written, ends time.Time, local map[string]string) *buffer.Routed {
-	result := &buffer.Routed{Events: len(batch.Events), Bytes: batch.Bytes()}
+	result := &buffer.Routed{Events: batch.Len(), Bytes: batch.Bytes()}
 	for i := range deliveries {
 		d := &deliveries[i]
 		if !taken[i] {
@@ -162,7 +165,7 @@ func routed(batch *buffer.Lease, deliveries []routing.Delivery, taken []bool, p 
 			continue
 		}
 		l := &buffer.Lease{
-			Batch:   buffer.Batch{GroupID: d.GroupID, Pipeline: batch.Pipeline, PayloadIsJSON: batch.PayloadIsJSON, Events: d.Of(batch.Events)},
+			Batch:   buffer.Batch{GroupID: d.GroupID, Pipeline: batch.Pipeline, PayloadIsJSON: batch.PayloadIsJSON, Projected: batch.Projected, Events: d.Of(batch.Events)},
 			LeaseNo: 1, Ends: ends, UnfinishedLeases: 1, FirstID: d.IDs[0], LastID: d.IDs[len(d.IDs)-1],
 			ClaimedAt: batch.ClaimedAt, ClaimedLocal: batch.ClaimedLocal,
 		}
@@ -183,7 +186,7 @@ type written struct {
 
 // write writes the rows.
 func (r *Routes) write(
-	ctx context.Context, t *ledger.Tables, batch *buffer.Lease, no int64, lease time.Duration, deliveries []routing.Delivery, taken []bool, p *plan, unmatched []int64,
+	ctx context.Context, t *ledger.Tables, batch *buffer.Lease, no int64, lease time.Duration, deliveries []routing.Delivery, taken []bool, p *plan, lost []refusal,
 ) (done written, err error) {
 	begin := r.base.DB.BatchTx(r.base.DB.StatementTimeout, "synchronous_commit", "on", "enable_hashjoin", "off", "enable_mergejoin", "off")
 	begin.Row = func([][]byte) error {
@@ -211,8 +214,8 @@ func (r *Routes) write(
 			},
 		})
 	}
-	if len(unmatched) > 0 {
-		steps = append(steps, r.unmatched(t, batch, unmatched)...)
+	if len(lost) > 0 {
+		steps = append(steps, r.end(t, batch, lost)...)
 	}
 	err = r.base.DB.Transact(ctx, steps...)
 	return done, err
@@ -240,21 +243,6 @@ func columns(deliveries []routing.Delivery, taken []bool) []string {
 	return []string{
 		pg.UUIDArray(groups), sinks.String(), shared.String(), pg.IDArray(events), pg.IDArray(first), pg.IDArray(last), oldest.String(), members.String(), mine.String(),
 	}
-}
-
-// unmatched are the steps about events that no sink takes.
-func (r *Routes) unmatched(t *ledger.Tables, batch *buffer.Lease, ids []int64) (steps []pg.Step) {
-	var (
-		group, claim = buffer.NewGroupID().String(), claimOf(batch).String()
-		first, last  = pg.Int(ids[0]), pg.Int(ids[len(ids)-1])
-		members      = idset.Of(ids).Multirange()
-	)
-	if r.base.Unmatched != buffer.UnmatchedDelete {
-		steps = append(steps, pg.Step{SQL: t.SQL(buryUnmatchedSQL), Args: []string{r.base.Pipeline, group, first, last, members, claim}})
-	}
-	return append(steps, pg.Step{SQL: t.SQL(markUnmatchedSQL), Args: []string{
-		t.Buffer, group, r.base.Owner, pg.IDArray(ids), first, last, pg.Timestamp(oldest(batch.Events)), members, claim, pg.Bool(batch.ClaimID != uuid.Nil),
-	}})
 }
 
 // claimOf is the claim_id that the batches of a claim have if they share events, and under a stamp the stamp.

@@ -1,0 +1,83 @@
+package custom
+
+import (
+	"github.com/outboxrelay/relay/outbox/postgres/internal/backlog"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/deadletter"
+)
+
+// See package deadletter: a replay joins the claim that still holds the event, under that claim's lock. $11 and $12 are the dead letter after
+// which it begins, $13 the claim_id of events that go back for sinks, $14 the group_id of those that are routed again.
+const (
+	pickRoutedSQL = deadletter.PickOpenSQL + deadletter.ReplayableSQL + afterRoutedSQL + `
+  ORDER BY d.event_id, d.group_id LIMIT $9::bigint
+  FOR UPDATE OF d SKIP LOCKED
+)`
+
+	afterRoutedSQL = `
+    AND d.event_row IS NOT NULL AND ($11::bigint IS NULL OR (d.event_id, d.group_id) > ($11::bigint, $12::uuid))`
+
+	nextRoutedSQL = pickRoutedSQL + `
+SELECT event_id, group_id FROM picked`
+
+	lockRoutedSQL = deadletter.LockPickedSQL + afterRoutedSQL + deadletter.LockClaimsSQL
+
+	replayRoutedSQL = pickRoutedSQL + `, named AS MATERIALIZED (
+  SELECT event_id, group_id, coalesce((
+           SELECT s.sink FROM outbox_sinks s WHERE s.buffer = $10 AND s.dropped_at IS NULL AND d.sink IN (SELECT unnest(s.sink || s.formerly))
+           ORDER BY s.sink <> d.sink LIMIT 1), '*') AS sink
+  FROM picked p JOIN outbox_dead_letters d USING (event_id, group_id) WHERE d.pipeline = $1
+), chosen AS MATERIALIZED (
+  SELECT DISTINCT ON (event_id, sink) event_id, group_id, sink FROM named ORDER BY event_id, sink, group_id
+), holders AS MATERIALIZED (
+  SELECT claim_id, sink, members FROM outbox_batches
+  WHERE buffer = $10 AND claim_id = ANY (current_setting('relay.locked')::uuid[])
+), joining AS MATERIALIZED (
+  SELECT c.event_id, c.group_id, c.sink, h.claim_id, bool_or(h.sink = c.sink) AS has
+  FROM chosen c JOIN holders h ON c.event_id <@ h.members
+  WHERE c.sink <> '*' AND EXISTS (SELECT FROM custom_events e WHERE e.custom_id = c.event_id AND e.group_id = h.claim_id)
+  GROUP BY c.event_id, c.group_id, c.sink, h.claim_id
+), joined AS (
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                              attempts, outages, events, first_id, last_id, oldest_at, newest_at, error, members, sink, claim_id)
+  SELECT ` + backlog.NewGroupSQL + `, $10, 'range', 'waiting', 0, clock_timestamp(), $15, 0,
+         0, 0, count(*), min(j.event_id), max(j.event_id), min(e.created_at), '-infinity', 'replayed',
+         range_agg(int8range(j.event_id, nullif(j.event_id, 9223372036854775807), '[]')), j.sink, j.claim_id
+  FROM joining j JOIN custom_events e ON e.custom_id = j.event_id
+  WHERE NOT j.has GROUP BY j.sink, j.claim_id
+), gone AS MATERIALIZED (
+  SELECT c.event_id, c.group_id, c.sink FROM chosen c
+  WHERE NOT EXISTS (SELECT FROM custom_events e WHERE e.custom_id = c.event_id)
+), letters AS MATERIALIZED (
+  SELECT DISTINCT ON (g.event_id) g.event_id AS id, d.event_row, CASE g.sink WHEN '*' THEN $14::uuid ELSE $13::uuid END AS stamp
+  FROM gone g JOIN outbox_dead_letters d ON d.pipeline = $1 AND d.event_id = g.event_id AND d.group_id = g.group_id
+  ORDER BY g.event_id, g.sink
+), put AS (
+  INSERT INTO custom_events AS e (custom_columns)
+  OVERRIDING SYSTEM VALUE
+  SELECT custom_values FROM letters c, json_populate_record(NULL::custom_events, c.event_row) r
+  ON CONFLICT DO NOTHING
+  RETURNING e.custom_id::bigint AS id, e.created_at AS created_at, e.group_id
+), back AS MATERIALIZED (
+  SELECT g.event_id, g.group_id, g.sink, p.created_at FROM gone g JOIN put p ON p.id = g.event_id
+  WHERE p.group_id = CASE g.sink WHEN '*' THEN $14::uuid ELSE $13::uuid END
+), claimed AS (
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                              attempts, outages, events, first_id, last_id, oldest_at, newest_at, error, members, sink, claim_id)
+  SELECT ` + backlog.NewGroupSQL + `, $10, 'range', 'waiting', 0, clock_timestamp(), $15, 0,
+         0, 0, count(*), min(event_id), max(event_id), min(created_at), '-infinity', 'replayed',
+         range_agg(int8range(event_id, nullif(event_id, 9223372036854775807), '[]')), sink, $13::uuid
+  FROM back WHERE sink <> '*' GROUP BY sink
+), unrouted AS (
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                              attempts, outages, events, first_id, last_id, oldest_at, error, sink)
+  SELECT $14::uuid, $10, 'stamp', 'waiting', 0, clock_timestamp(), $15, 0,
+         0, 0, count(*), min(event_id), max(event_id), min(created_at), 'replayed', '*'
+  FROM back WHERE sink = '*' HAVING count(*) > 0
+), closed AS (
+  UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed'
+  FROM (SELECT event_id, group_id FROM back UNION ALL SELECT event_id, group_id FROM joining WHERE NOT has) r
+  WHERE d.pipeline = $1 AND d.event_id = r.event_id AND d.group_id = r.group_id
+  RETURNING 1
+)
+SELECT event_id, group_id, (SELECT count(*) FROM closed) FROM picked ORDER BY event_id DESC, group_id DESC LIMIT 1`
+)
