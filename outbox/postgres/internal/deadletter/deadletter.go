@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"slices"
+	"strings"
 
 	"github.com/google/uuid"
 
@@ -25,12 +26,23 @@ const matchSQL = `
   d.pipeline = $1
   AND ($2::bigint[] IS NULL AND $8::uuid[] IS NULL OR d.event_id = ANY ($2::bigint[]) OR $8::uuid[] IS NOT NULL AND d.event_uuid = ANY ($8::uuid[]))
   AND (($3::text[])[1] = '' OR d.topic = ($3::text[])[1])
-  AND (($3::text[])[2] = '' OR d.sink = ($3::text[])[2] OR d.sink IN (
-    SELECT unnest(s.formerly) FROM outbox_sinks s JOIN outbox_buffers b ON b.buffer = s.buffer WHERE b.pipeline = $1 AND s.sink = ($3::text[])[2]))
+  AND (($3::text[])[2] = '' OR d.sink = ($3::text[])[2]` + formerNamesSQL + `)
   AND ($4 = '' OR position(lower($4) IN lower(d.error)) > 0)
   AND ($5::interval IS NULL OR d.died_at <= (SELECT clock_timestamp()) - $5::interval)
   AND ($6::interval IS NULL OR d.died_at > (SELECT clock_timestamp()) - $6::interval)
   AND (NOT $7::boolean OR d.notified_at IS NOT NULL)`
+
+// formerNamesSQL finds the dead letters of a sink under its former names. A pipeline with a single sink needs no privilege on outbox_sinks.
+const formerNamesSQL = ` OR d.sink IN (
+    SELECT unnest(s.formerly) FROM outbox_sinks s JOIN outbox_buffers b ON b.buffer = s.buffer WHERE b.pipeline = $1 AND s.sink = ($3::text[])[2])`
+
+// SQL fills the real names into a statement with matchSQL.
+func (l *DeadLetters) SQL(t *ledger.Tables, statement string) string {
+	if l.base.Sinks == nil {
+		statement = strings.ReplaceAll(statement, formerNamesSQL, "")
+	}
+	return t.SQL(statement)
+}
 
 // Match returns the parameters of matchSQL, and more.
 func (l *DeadLetters) Match(f buffer.DeadFilter, more ...string) []string {
@@ -79,7 +91,7 @@ func (l *DeadLetters) ListDead(ctx context.Context, f buffer.DeadFilter, after *
 	begin := pg.ReadTx(pg.BulkTimeout, "enable_seqscan", "off")
 	begin.Row = rows.Reset
 	err = l.base.DB.Transact(ctx, begin, pg.Step{
-		SQL:     t.SQL(listSQL),
+		SQL:     l.SQL(t, listSQL),
 		Args:    l.Match(f, pg.Bool(f.Closed), eventID, groupID, pg.Int(int64(limit))),
 		Columns: rows.Columns, Row: rows.addWithRow,
 	})
@@ -104,7 +116,7 @@ func (l *DeadLetters) CountDead(ctx context.Context, f buffer.DeadFilter) (n buf
 		return n, err
 	}
 	err = l.base.DB.Transact(ctx, pg.ReadTx(pg.BulkTimeout, "enable_seqscan", "off"), pg.Step{
-		SQL: t.SQL(countSQL), Args: l.Match(f),
+		SQL: l.SQL(t, countSQL), Args: l.Match(f),
 		Row: func(v [][]byte) error {
 			n = buffer.DeadCount{Open: pg.ReadInt8(v[0]), Unnotified: pg.ReadInt8(v[1]), Closed: pg.ReadInt8(v[2])}
 			return nil
@@ -135,7 +147,7 @@ func (l *DeadLetters) Discard(ctx context.Context, f buffer.DeadFilter, limit in
 	}
 	var n int64
 	err = l.base.DB.Transact(ctx, l.base.DB.WriteTx(pg.BulkTimeout, pg.PlanByKey...), pg.Step{
-		SQL: t.SQL(discardSQL), Args: l.Match(f, pg.Int(int64(limit))), Affected: &n,
+		SQL: l.SQL(t, discardSQL), Args: l.Match(f, pg.Int(int64(limit))), Affected: &n,
 	})
 	return int(n), l.base.Explain(ctx, "discarding dead letters", err)
 }
