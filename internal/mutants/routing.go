@@ -200,9 +200,9 @@ var routingMutants = []mutant{
 	},
 	{
 		name: "kept events stop the claims",
-		file: "outbox/postgres/buffer.go",
-		old:  "		backlog.Waiting = 0\n",
-		new:  "",
+		file: "outbox/postgres/internal/backlog/count.go",
+		old:  "state = 'waiting' AND isfinite(due_at)),",
+		new:  "state = 'waiting'),",
 		pkg:  "./outbox/postgres", test: "TestUnmatched_Keep$",
 	},
 	{

@@ -145,9 +145,6 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 	if err == nil && b.table.Load().Replaced() { // it was counted with the sequence of the other table
 		backlog, err = onTable(ctx, b, count)
 	}
-	if b.config.Sinks != nil { // what waits to be routed waits for no retry
-		backlog.Waiting = 0
-	}
 	return backlog, err
 }
 

@@ -146,6 +146,9 @@ func TestCustomSinks_Broken(t *testing.T) {
 		t.Errorf("routed %+v, %v", routed, err)
 	}
 	o.expect(t, "SELECT sink || ' ' || state || ' ' || events || ' ' || outages || ' ' || (error <> '') FROM relay.outbox_batches", "* waiting 2 1 true")
+	if backlog, err := o.CountBacklog(t.Context(), 100); err != nil || backlog.Waiting != 1 {
+		t.Errorf("the backlog is %+v, %v; want one batch that waits, or max_waiting stops no claims", backlog, err)
+	}
 	o.exec(t, "ALTER TABLE hidden RENAME TO activities")
 	o.exec(t, "UPDATE relay.outbox_batches SET due_at = clock_timestamp()")
 	routed, err := o.RouteDue(t.Context(), lease)

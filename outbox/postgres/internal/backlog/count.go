@@ -39,7 +39,7 @@ SELECT
        AND database = (SELECT oid FROM pg_database WHERE datname = current_database())) END,
   clock.now,
   count(*) FILTER (WHERE due_at <= clock.now AND NOT ` + ledger.SuspectSQL + `),
-  count(*) FILTER (WHERE state = 'waiting'),
+  count(*) FILTER (WHERE state = 'waiting' AND isfinite(due_at)),
   count(*) FILTER (WHERE state = 'delivered'),
   nullif(min(due_at), 'infinity'),
   count(*) FILTER (WHERE due_at <= clock.now AND ` + ledger.SuspectSQL + `)
