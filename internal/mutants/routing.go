@@ -3,6 +3,13 @@ package main
 // routingMutants are about several sinks of one buffer.
 var routingMutants = []mutant{
 	{
+		name: "a filter by sink finds the dead letters of all sinks of a SQLite file",
+		file: "outbox/sqlite/deadletters.go",
+		old:  "AND (?8 = '' OR sink = ?8)",
+		new:  "AND ?8 = ?8",
+		pkg:  "./outbox/sqlite", test: "TestDeadLetters_Sink",
+	},
+	{
 		name: "two settles of a claim do not wait for each other",
 		file: "outbox/postgres/internal/ledger/settle_routed.go",
 		old:  "	return []pg.Step{s.lockClaim()}\n",

@@ -114,12 +114,12 @@ func (c *customTable) each(ctx context.Context, tx transaction, batch *buffer.Le
 	return nil
 }
 
-// One dead letter an event, those after event ?9; see pickReplaySQL.
+// One dead letter an event, those after event ?10; see pickReplaySQL.
 const pickReplayCustomSQL = `
 SELECT rowid, event_id, event_row, min(group_id) FROM outbox_dead_letters AS d
-WHERE closed_at IS NULL AND event_row IS NOT NULL AND event_id > ?9 AND ` + matchSQL + `
+WHERE closed_at IS NULL AND event_row IS NOT NULL AND event_id > ?10 AND ` + matchSQL + `
   AND NOT EXISTS (SELECT 1 FROM outbox_events WHERE id = d.event_id)
-GROUP BY event_id ORDER BY event_id LIMIT ?8`
+GROUP BY event_id ORDER BY event_id LIMIT ?9`
 
 // deadRow is a dead letter that can be replayed; row is that of a custom table.
 type deadRow struct {

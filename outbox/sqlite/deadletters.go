@@ -18,7 +18,8 @@ const matchSQL = `pipeline = ?1
   AND (?4 = '' OR instr(lower(error), lower(?4)) > 0)
   AND (?5 IS NULL OR died_at < strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?5))
   AND (?6 IS NULL OR died_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?6))
-  AND (?7 = FALSE OR notified_at IS NOT NULL)`
+  AND (?7 = FALSE OR notified_at IS NOT NULL)
+  AND (?8 = '' OR sink = ?8)`
 
 func (b *Buffer) match(f buffer.DeadFilter) []any {
 	ago := func(d time.Duration) any {
@@ -27,24 +28,24 @@ func (b *Buffer) match(f buffer.DeadFilter) []any {
 		}
 		return "-" + db.Seconds(d)
 	}
-	return []any{b.config.Pipeline, idsArg(f.IDs), f.Topic, f.Error, ago(f.OlderThan), ago(f.NewerThan), f.Notified}
+	return []any{b.config.Pipeline, idsArg(f.IDs), f.Topic, f.Error, ago(f.OlderThan), ago(f.NewerThan), f.Notified, f.Sink}
 }
 
 const (
 	// The statement for open dead letters uses their index and does not walk over the closed ones.
 	listOpenSQL = `
 SELECT rowid, event_id, topic, key, payload, headers, created_at,
-       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, sink
 FROM outbox_dead_letters
-WHERE closed_at IS NULL AND (event_id, group_id) > (?8, ?9) AND ` + matchSQL + `
-ORDER BY event_id, group_id LIMIT ?10`
+WHERE closed_at IS NULL AND (event_id, group_id) > (?9, ?10) AND ` + matchSQL + `
+ORDER BY event_id, group_id LIMIT ?11`
 
 	listAllSQL = `
 SELECT rowid, event_id, topic, key, payload, headers, created_at,
-       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, sink
 FROM outbox_dead_letters
-WHERE (event_id, group_id) > (?8, ?9) AND ` + matchSQL + `
-ORDER BY event_id, group_id LIMIT ?10`
+WHERE (event_id, group_id) > (?9, ?10) AND ` + matchSQL + `
+ORDER BY event_id, group_id LIMIT ?11`
 
 	countDeadSQL = `
 SELECT count(*) FILTER (WHERE closed_at IS NULL),
@@ -78,6 +79,9 @@ func (b *Buffer) CountDead(ctx context.Context, f buffer.DeadFilter) (c buffer.D
 	return c, b.explain(ctx, "counting dead letters", err)
 }
 
+// singleSink is the sink of a dead letter of a pipeline with a single one.
+const singleSink = "default"
+
 // scanDeadLetters reads and closes rows, of which there are at most limit. rowids identify the dead letters
 // in the table. cut reports that more would be too large.
 func scanDeadLetters(rows *sql.Rows, err error, limit int) (events []buffer.DeadEvent, rowids []int64, cut bool, _ error) {
@@ -95,8 +99,11 @@ func scanDeadLetters(rows *sql.Rows, err error, limit int) (events []buffer.Dead
 			created, died, notified, closed, closedAs sql.NullString
 		)
 		if err := rows.Scan(&rowid, &d.ID, &d.Topic, &d.Key, &d.Payload, (*[]byte)(&d.Headers), &created,
-			&d.Pipeline, &d.GroupID, &d.Attempts, &d.Error, &died, &notified, &closed, &closedAs); err != nil {
+			&d.Pipeline, &d.GroupID, &d.Attempts, &d.Error, &died, &notified, &closed, &closedAs, &d.Sink); err != nil {
 			return nil, nil, false, err
+		}
+		if d.Sink == singleSink {
+			d.Sink = ""
 		}
 		if size += buffer.EventBytes(&d.Event); size > buffer.MaxBytes && len(events) > 0 {
 			return events, rowids, true, nil
@@ -126,7 +133,7 @@ UPDATE outbox_dead_letters SET closed_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
 WHERE rowid IN (
   SELECT rowid FROM outbox_dead_letters
   WHERE closed_at IS NULL AND ` + matchSQL + `
-  ORDER BY event_id, group_id LIMIT ?8)`
+  ORDER BY event_id, group_id LIMIT ?9)`
 
 // Discard implements buffer.DeadLetters.
 func (b *Buffer) Discard(ctx context.Context, f buffer.DeadFilter, limit int) (discarded int, err error) {

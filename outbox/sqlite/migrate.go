@@ -119,6 +119,10 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 	if err := writeAhead(ctx, conn); err != nil {
 		return nil, b.unusable(err)
 	}
+	added, err := b.addSink(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("adding a column to outbox_dead_letters in %s: %w", file, err)
+	}
 	if err := b.refuseObsolete(ctx, len(rendered)); err != nil {
 		return nil, err
 	}
@@ -139,10 +143,34 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 			return nil, fmt.Errorf("migrating %s again: %w", file, err)
 		}
 	}
+	if added {
+		applied = append(applied, "outbox_dead_letters.sink")
+	}
 	if archived {
 		applied = append(applied, c.Archive)
 	}
 	return applied, nil
+}
+
+const (
+	lacksSinkSQL = `
+SELECT count(*) > 0 AND max(name IN ('sink', 'told_at')) = 0 FROM pragma_table_info('outbox_dead_letters')`
+
+	addSinkSQL = `
+ALTER TABLE outbox_dead_letters ADD COLUMN sink TEXT NOT NULL DEFAULT 'default'`
+)
+
+// addSink adds the column sink to dead letters of a file that was made without it. SQLite has no ADD COLUMN IF NOT EXISTS, so it
+// is not one of the numbered migrations, which can be applied again. An obsolete table is left alone. A relay that does not know the column works as before.
+func (b *Buffer) addSink(ctx context.Context) (added bool, err error) {
+	err = b.begin(ctx, b.db, nil, func(tx transaction) error {
+		if err := tx.row(ctx, lacksSinkSQL).Scan(&added); err != nil || !added {
+			return err
+		}
+		_, err := tx.exec(ctx, addSinkSQL)
+		return err
+	})
+	return added && err == nil, err
 }
 
 func (b *Buffer) versionTable() string { return b.config.Table + "_migrations" }

@@ -20,7 +20,7 @@ const (
 SELECT rowid, event_id, min(group_id) FROM outbox_dead_letters AS d
 WHERE closed_at IS NULL AND ` + matchSQL + `
   AND NOT EXISTS (SELECT 1 FROM outbox_events WHERE id = d.event_id)
-GROUP BY event_id ORDER BY event_id LIMIT ?8`
+GROUP BY event_id ORDER BY event_id LIMIT ?9`
 
 	// The ids are old ones; sqlite_sequence stays at the highest there ever was. An older version of SQLite may have accepted
 	// a time that is in no calendar; it is put back as db.ParseTime reads it.

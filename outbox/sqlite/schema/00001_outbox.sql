@@ -63,6 +63,7 @@ CREATE TABLE IF NOT EXISTS outbox_dead_letters (
     closed_as  TEXT CHECK (closed_as IN ('replayed', 'discarded')),
     hook_group_id TEXT,                      -- batch of the dead-letter hook that it is in
     event_row  TEXT,                         -- the row of a custom table, JSON
+    sink       TEXT NOT NULL DEFAULT 'default', -- the sink that refused it; 'default' is a single one
     PRIMARY KEY (pipeline, event_id, group_id)
 );
 
