@@ -3,13 +3,6 @@ package main
 // routingMutants are about several sinks of one buffer.
 var routingMutants = []mutant{
 	{
-		name: "a filter by sink finds the dead letters of all sinks of a SQLite file",
-		file: "outbox/sqlite/deadletters.go",
-		old:  "AND (?8 = '' OR sink = ?8)",
-		new:  "AND ?8 = ?8",
-		pkg:  "./outbox/sqlite", test: "TestDeadLetters_Sink",
-	},
-	{
 		name: "two settles of a claim do not wait for each other",
 		file: "outbox/postgres/internal/ledger/settle_routed.go",
 		old:  "	return []pg.Step{s.lockClaim()}\n",
@@ -116,7 +109,7 @@ var routingMutants = []mutant{
 	},
 	{
 		name: "a drop deletes the events that were to become dead letters",
-		file: "outbox/postgres/registry.go",
+		file: "outbox/internal/routing/dropped.go",
 		old:  "as != buffer.DroppedDead ||",
 		new:  "as != \"\" ||",
 		pkg:  "./outbox/postgres", test: "TestDropSink_Dead",
@@ -214,9 +207,9 @@ var routingMutants = []mutant{
 	},
 	{
 		name: "an event that no sink takes is deleted without a dead letter",
-		file: "outbox/postgres/internal/router/unrouted.go",
-		old:  "if r.base.Unmatched != buffer.UnmatchedDelete {",
-		new:  "if r.base.Unmatched == buffer.UnmatchedDelete {",
+		file: "outbox/internal/routing/unrouted.go",
+		old:  "if as != buffer.UnmatchedDelete {",
+		new:  "if as == buffer.UnmatchedDelete {",
 		pkg:  "./outbox/postgres", test: "TestRoute_Unmatched",
 	},
 	{
@@ -284,7 +277,7 @@ var routingMutants = []mutant{
 	},
 	{
 		name: "an event that was not projected is not buried",
-		file: "outbox/postgres/internal/router/unrouted.go",
+		file: "outbox/internal/routing/unrouted.go",
 		old:  "	for i := range batch.Rejected {\n",
 		new:  "	for i := range batch.Rejected[:0] {\n",
 		pkg:  "./outbox/postgres", test: "TestCustomSinks_NotProjected$",

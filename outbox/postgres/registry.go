@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/routing"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
@@ -120,7 +121,7 @@ func (b *Buffer) EndDropped(ctx context.Context, limit int) (ended buffer.Ended,
 			if batch == nil {
 				break
 			}
-			err = q.Settle(ctx, batch, droppedOutcomes(batch, name, as))
+			err = q.Settle(ctx, batch, routing.DroppedOutcomes(batch, name, as))
 			switch {
 			case errors.Is(err, buffer.ErrLeaseLost), errors.Is(err, buffer.ErrLocked), pg.Code(err) == pg.CodeLockTimeout: // the next sweep tries again
 				continue
@@ -132,31 +133,4 @@ func (b *Buffer) EndDropped(ctx context.Context, limit int) (ended buffer.Ended,
 		}
 	}
 	return ended, nil
-}
-
-// droppedOutcomes are the outcomes of a batch whose sink is dropped.
-func droppedOutcomes(batch *buffer.Lease, name string, as buffer.Dropped) []buffer.Outcome {
-	all := []buffer.Outcome{{Verdict: buffer.Delivered}}
-	if as != buffer.DroppedDead || batch.Len() == 0 {
-		return all
-	}
-	delivered := map[int64]bool{}
-	for _, id := range batch.Delivered {
-		delivered[id] = true
-	}
-	dead, gone := buffer.Outcome{Verdict: buffer.Dead, Attempts: batch.Attempts, Error: "sink " + name + " was dropped"}, buffer.Outcome{Verdict: buffer.Delivered}
-	for _, id := range batch.IDs() {
-		if delivered[id] {
-			gone.IDs = append(gone.IDs, id)
-		} else {
-			dead.IDs = append(dead.IDs, id)
-		}
-	}
-	switch {
-	case dead.IDs == nil:
-		return all
-	case gone.IDs == nil:
-		return []buffer.Outcome{dead}
-	}
-	return []buffer.Outcome{gone, dead}
 }

@@ -3,19 +3,13 @@ package postgres
 import (
 	"context"
 	"errors"
-	"fmt"
-	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/routing"
 )
 
 // A batch of a custom table is routed by topics that the projection returns. If the projection fails, or its rows cannot be read, the
 // batch is put back: nothing of it was sent.
-
-const (
-	minUnrouted = time.Second
-	maxUnrouted = 5 * time.Minute
-)
 
 // putBack puts a claimed batch back that cannot be routed; done is false if it can be.
 func (b *Buffer) putBack(ctx context.Context, batch *buffer.Lease) (done bool, err error) {
@@ -24,7 +18,7 @@ func (b *Buffer) putBack(ctx context.Context, batch *buffer.Lease) (done bool, e
 			return true, err
 		}
 	}
-	outcomes, why := unroutable(batch)
+	outcomes, why := routing.Unroutable(batch)
 	if outcomes == nil {
 		return false, nil
 	}
@@ -32,47 +26,4 @@ func (b *Buffer) putBack(ctx context.Context, batch *buffer.Lease) (done bool, e
 		return true, err
 	}
 	return true, why
-}
-
-// unroutable returns the outcomes of a batch that cannot be routed, and why if it waits; nil for one that can be. Several events that are at
-// fault together are divided. An event alone waits, because the projection may be wrong itself.
-func unroutable(batch *buffer.Lease) (outcomes []buffer.Outcome, why error) {
-	switch size := batch.Len(); {
-	case batch.NotRead != nil:
-		why = fmt.Errorf("the batch cannot be read: %w", batch.NotRead)
-		if size > 1 {
-			return divided(batch, min(max(1, batch.PartSize), (size+1)/2), why), nil
-		}
-		if errors.Is(batch.NotRead, buffer.ErrKillsReader) {
-			return []buffer.Outcome{{Verdict: buffer.Dead, Attempts: batch.Attempts, Error: why.Error()}}, nil
-		}
-	case batch.ProjectErr != nil:
-		why = fmt.Errorf("not routed, its projection failed: %w", batch.ProjectErr)
-		if size > 1 && errors.Is(batch.ProjectErr, buffer.ErrEventData) {
-			return divided(batch, (size+1)/2, why), nil
-		}
-	case len(batch.Events) == 0:
-		for _, r := range batch.Rejected {
-			if !errors.Is(r.Err, buffer.ErrNotProjected) {
-				why = fmt.Errorf("not routed, its projection failed: %w", r.Err)
-			}
-		}
-	}
-	if why == nil {
-		return nil, nil
-	}
-	return []buffer.Outcome{{
-		Verdict: buffer.Retry, GroupID: batch.GroupID, Attempts: batch.Attempts, Outages: batch.Outages + 1,
-		After: min(maxUnrouted, minUnrouted<<min(batch.Outages, 20)), Error: why.Error(),
-	}}, why
-}
-
-func divided(batch *buffer.Lease, size int, why error) (parts []buffer.Outcome) {
-	for ids := batch.IDs(); len(ids) > 0; ids = ids[size:] {
-		size = min(size, len(ids))
-		parts = append(parts, buffer.Outcome{
-			Verdict: buffer.Retry, IDs: ids[:size], GroupID: buffer.NewGroupID(), Attempts: batch.Attempts, Outages: batch.Outages, Error: why.Error(),
-		})
-	}
-	return parts
 }

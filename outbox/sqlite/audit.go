@@ -10,13 +10,20 @@ import (
 )
 
 // heldSQL is the events of each batch: the members of its ledger row and the events that carry its
-// group_id, even outside the ledger row's bounds.
+// group_id, even outside the ledger row's bounds. Those of a batch that has a claim_id carry that.
 const heldSQL = `
   SELECT group_id, sum(events) AS events, sum(unstamped) AS unstamped,
          min(first_id) AS first_id, max(last_id) AS last_id, min(oldest_at) AS oldest_at
   FROM (
     SELECT group_id, count(*) AS events, 0 AS unstamped, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at
-    FROM outbox_events WHERE group_id IS NOT NULL GROUP BY group_id
+    FROM outbox_events AS e WHERE group_id IS NOT NULL AND` + unheldSQL + `
+    GROUP BY group_id
+    UNION ALL
+    SELECT l.group_id, count(*), 0, min(e.id), max(e.id), min(e.created_at)
+    FROM outbox_batches AS l CROSS JOIN json_each(l.members) AS run CROSS JOIN outbox_events AS e
+    WHERE l.buffer = ?1 AND l.claim = 'stamp' AND e.group_id = l.claim_id
+      AND e.id BETWEEN json_extract(run.value, '$[0]') AND json_extract(run.value, '$[1]')
+    GROUP BY l.group_id
     UNION ALL
     SELECT l.group_id, count(*), count(*), min(e.id), max(e.id), min(e.created_at)
     FROM outbox_batches AS l CROSS JOIN json_each(l.members) AS run CROSS JOIN outbox_events AS e
@@ -42,7 +49,7 @@ SELECT (SELECT count(*) FROM outbox_events WHERE group_id IS NULL) - (SELECT coa
        count(*) FILTER (WHERE state = 'delivered'), coalesce(sum(events) FILTER (WHERE state = 'delivered'), 0),
        (SELECT count(*) FROM outbox_batches AS l, json_each(l.delivered) AS d, outbox_events AS e
         WHERE l.buffer = ?1 AND l.state = 'delivered' AND e.id = d.value
-          AND (e.group_id = l.group_id OR l.members IS NOT NULL AND e.group_id IS NULL AND e.created_at <= l.newest_at)),
+          AND (e.group_id = l.group_id OR e.group_id = l.claim_id OR l.members IS NOT NULL AND e.group_id IS NULL AND e.created_at <= l.newest_at)),
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?2 AND closed_at IS NULL),
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?2 AND closed_at IS NULL AND notified_at IS NULL),
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?2 AND closed_at IS NOT NULL),
@@ -53,10 +60,14 @@ FROM ledger`
 // Audit implements buffer.Auditor. A group_id that is not a uuid counts as an orphan too.
 func (b *Buffer) Audit(ctx context.Context) (a buffer.Audit, err error) {
 	err = b.read(ctx, "auditing", func(tx transaction) error {
-		return tx.row(ctx, auditSQL, b.config.Table, b.config.Pipeline).Scan(
+		err := tx.row(ctx, auditSQL, b.config.Table, b.config.Pipeline).Scan(
 			&a.Unclaimed, &a.Leased.Batches, &a.Leased.Events, &a.Waiting.Batches, &a.Waiting.Events,
 			&a.Delivered.Batches, &a.Delivered.Events, &a.DeliveredEvents, &a.Dead.Open, &a.Dead.Unnotified, &a.Dead.Closed,
 			&a.Orphaned.Batches, &a.Orphaned.Events, &a.EmptyBatches, &a.Miscounted)
+		if err != nil || b.config.Sinks == nil {
+			return err
+		}
+		return b.auditSinks(ctx, tx, &a)
 	})
 	return a, err
 }
@@ -98,6 +109,11 @@ func (b *Buffer) Repair(ctx context.Context) (buffer.Repair, error) {
 		}
 		if r.Corrected, err = tx.exec(ctx, correctCountsSQL, b.config.Table); err != nil {
 			return err
+		}
+		if b.config.Sinks != nil {
+			if r.Joined, err = b.joinClaims(ctx, tx); err != nil {
+				return err
+			}
 		}
 		return b.fillLanes(ctx, tx)
 	})

@@ -19,13 +19,19 @@ SELECT (SELECT count(*) FROM (
           LIMIT ?3)),
        count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND NOT ` + suspectSQL + `),
        count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND ` + suspectSQL + `),
-       count(*) FILTER (WHERE state = 'waiting'),
+       count(*) FILTER (WHERE state = 'waiting' AND due_at < ` + never + `),
        count(*) FILTER (WHERE state = 'delivered')
-FROM outbox_batches WHERE buffer = ?1`
+FROM outbox_batches WHERE buffer = ?1 AND sink = ?4`
 
 // isStampSQL reports whether a group_id that is not NULL is one as the relay writes it.
 const isStampSQL = `(typeof(group_id) = 'text' AND group_id GLOB '????????-????-????-????-????????????'
       AND length(replace(group_id, '-', '')) = 32 AND replace(group_id, '-', '') NOT GLOB '*[^0-9a-f]*')`
+
+// unheldSQL reports whether no batch of several sinks holds the event e, which carries the claim_id of those that do.
+const unheldSQL = `
+  NOT EXISTS (
+    SELECT 1 FROM outbox_batches AS l, json_each(CASE WHEN json_valid(l.members) THEN l.members END) AS run
+    WHERE l.claim_id = lower(e.group_id) AND e.id BETWEEN json_extract(run.value, '$[0]') AND json_extract(run.value, '$[1]'))`
 
 const (
 	// Orphans are events that carry a group_id without a ledger row, as after a restore of one table or a manual
@@ -33,7 +39,8 @@ const (
 	hasOrphansSQL = `
 SELECT EXISTS (
   SELECT 1 FROM outbox_events AS e
-  WHERE group_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = lower(e.group_id)))`
+  WHERE group_id IS NOT NULL AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = lower(e.group_id))
+    AND` + unheldSQL + `)`
 
 	// Values that are not uuids, as '' from an ORM, may be in any number of events: they become claims of the usual size. A live batch
 	// by range would take its members for its own again, and delete what it has not sent.
@@ -48,15 +55,16 @@ WHERE group_id IS NOT NULL AND NOT ` + isStampSQL + `
 	orphansSQL = `
 SELECT DISTINCT group_id FROM outbox_events AS e
 WHERE ` + isStampSQL + `
-  AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = e.group_id)`
+  AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = e.group_id)
+  AND` + unheldSQL
 
 	// Orphans get a new group_id without origins: a sink may know the old one, from events that were delivered long ago,
 	// and would take these for the same. They are found by stamp in every claim mode.
 	adoptSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, error)
+                            attempts, outages, events, first_id, last_id, oldest_at, error, sink)
 SELECT ?3, ?1, 'stamp', 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?2, 0,
-       0, 0, count(*), min(id), max(id), coalesce(min(created_at), strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), 'found without a ledger row'
+       0, 0, count(*), min(id), max(id), coalesce(min(created_at), strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), 'found without a ledger row', ?4
 FROM outbox_events WHERE group_id = ?3
 RETURNING events`
 )
@@ -81,7 +89,7 @@ func (b *Buffer) adopt(ctx context.Context, tx transaction) (adopted buffer.Coun
 			return adopted, cleared, err
 		}
 		var events int64
-		if err := tx.row(ctx, adoptSQL, b.config.Table, b.config.Owner, adopting.String()).Scan(&events); err != nil {
+		if err := tx.row(ctx, adoptSQL, b.config.Table, b.config.Owner, adopting.String(), b.ledger.sink).Scan(&events); err != nil {
 			return adopted, cleared, err
 		}
 		adopted.Batches, adopted.Events = adopted.Batches+1, adopted.Events+events
@@ -143,7 +151,7 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 		if err != nil {
 			return err
 		}
-		err = tx.row(ctx, countBacklogSQL, b.config.Table, free, limit).
+		err = tx.row(ctx, countBacklogSQL, b.config.Table, free, limit, b.ledger.sink).
 			Scan(&backlog.Unclaimed, &backlog.Due, &backlog.Suspects, &backlog.Waiting, &backlog.Delivered)
 		if err != nil || !b.config.Ordered {
 			return err
@@ -198,7 +206,8 @@ SELECT ledger.claimed + fresh.events
        leased, waiting, delivered,
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?4 AND closed_at IS NULL),
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?4 AND closed_at IS NULL AND notified_at IS NULL),
-       suspects, coalesce((julianday('now') - julianday(oldest_suspect)) * 86400, 0.0)
+       suspects, coalesce((julianday('now') - julianday(oldest_suspect)) * 86400, 0.0),
+       ledger.claimed, coalesce((julianday('now') - julianday(fresh.oldest_at)) * 86400, 0.0)
 FROM ledger, alone, fresh`
 
 // A delivered batch has an error if its events cannot be deleted.
@@ -234,6 +243,8 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 	var (
 		s                     buffer.Status
 		oldest, oldestSuspect float64
+		claimed               int64
+		oldestFresh           float64
 	)
 	err := b.read(ctx, "reading the status", func(tx transaction) error {
 		free, err := b.free(ctx, tx, b.cursor.Position())
@@ -241,16 +252,22 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 			return err
 		}
 		err = tx.row(ctx, statusSQL, b.config.Table, free, buffer.PendingExact, b.config.Pipeline).
-			Scan(&s.Pending, &oldest, &s.Leased, &s.Waiting, &s.Delivered, &s.Dead, &s.Unnotified, &s.Suspects, &oldestSuspect)
-		if err == nil && s.Waiting+s.Delivered > 0 {
+			Scan(&s.Pending, &oldest, &s.Leased, &s.Waiting, &s.Delivered, &s.Dead, &s.Unnotified, &s.Suspects, &oldestSuspect, &claimed, &oldestFresh)
+		switch {
+		case err != nil:
+			return err
+		case b.config.Sinks != nil:
+			if err = b.sinksStatus(ctx, tx, &s, s.Pending-claimed, seconds(oldestFresh)); err == nil {
+				s.SinkFindings, err = b.sinkFindings(ctx, tx)
+			}
+		case s.Waiting+s.Delivered > 0:
 			s.Waits, err = b.waits(ctx, tx)
 		}
 		if err == nil && s.Unnotified > 0 {
-			s.HookWaits, err = ledger{b, b.config.Table + queueSuffix}.waits(ctx, tx)
+			s.HookWaits, err = ledger{b, b.config.Table + queueSuffix, singleSink}.waits(ctx, tx)
 		}
 		return err
 	})
-	s.OldestPending = max(0, time.Duration(oldest*float64(time.Second)))
-	s.OldestSuspect = max(0, time.Duration(oldestSuspect*float64(time.Second)))
+	s.OldestPending, s.OldestSuspect = seconds(oldest), seconds(oldestSuspect)
 	return s, err
 }

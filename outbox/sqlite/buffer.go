@@ -30,6 +30,7 @@ type Buffer struct {
 	window scanwindow.Window
 	// mode is the stored form of the mode in which this relay claims; nil before it has seen the file.
 	mode   atomic.Pointer[string]
+	routes routes
 	events eventTable
 	upkeep tableUpkeep
 	// replaced is when another file was opened in place of the first one; nil: never. It changes only between the
@@ -91,7 +92,10 @@ func (b *Buffer) fence(batch *buffer.Lease) error {
 // newBuffer returns a buffer on the relay's own table, without a connection.
 func newBuffer(c Config, file string) *Buffer {
 	b := &Buffer{config: c, file: file, follow: db.NewFollower(file), cursor: watermark.NewCursor()}
-	b.ledger = ledger{b, c.Table}
+	b.ledger = ledger{b, c.Table, singleSink}
+	if c.Sinks != nil {
+		b.sink = buffer.Unrouted
+	}
 	own := &relayTable{b: b, names: names(c.Table, c.Archive)}
 	b.events, b.upkeep = own, own
 	return b

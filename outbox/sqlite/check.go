@@ -40,15 +40,20 @@ var (
 		"group_id TEXT", "buffer TEXT", "claim TEXT", "state TEXT", "lease_no INTEGER", "due_at TEXT", "owner TEXT",
 		"unfinished_leases INTEGER", "attempts INTEGER", "outages INTEGER", "events INTEGER", "first_id INTEGER", "last_id INTEGER",
 		"origins TEXT", "delivered TEXT", "oldest_at TEXT", "claimed_at TEXT", "error TEXT", "address TEXT", "lanes TEXT",
-		"members TEXT", "newest_at TEXT",
+		"members TEXT", "newest_at TEXT", "sink TEXT NOT NULL DEFAULT 'default'", "claim_id TEXT",
 	}, obsolete: "starts"}
 	deadLettersTable = requirement{table: "outbox_dead_letters", columns: []string{
 		"pipeline TEXT", "event_id INTEGER", "topic TEXT", "key TEXT", "payload BLOB", "headers TEXT", "created_at TEXT",
 		"group_id TEXT", "attempts INTEGER", "error TEXT", "died_at TEXT", "notified_at TEXT", "closed_at TEXT", "closed_as TEXT",
 		"hook_group_id TEXT", "event_row TEXT", "sink TEXT NOT NULL DEFAULT 'default'",
 	}, obsolete: "told_at"}
-	buffersTable = requirement{table: "outbox_buffers", columns: []string{"buffer TEXT", "claim TEXT", "pipeline TEXT", "owned_since TEXT"}}
-	ratesTable   = requirement{table: "outbox_rates", columns: []string{"name TEXT", "next_at TEXT"}}
+	buffersTable = requirement{table: "outbox_buffers", columns: []string{
+		"buffer TEXT", "claim TEXT", "pipeline TEXT", "owned_since TEXT", "routed INTEGER NOT NULL DEFAULT 0", "routes_no INTEGER NOT NULL DEFAULT 0",
+	}}
+	sinksTable = requirement{table: "outbox_sinks", columns: []string{
+		"buffer TEXT", "sink TEXT", "match TEXT", "batch_size INTEGER", "formerly TEXT", "seen_at TEXT", "dropped_at TEXT", "dropped_as TEXT",
+	}}
+	ratesTable = requirement{table: "outbox_rates", columns: []string{"name TEXT", "next_at TEXT"}}
 )
 
 func (b *Buffer) foundObsolete(r requirement) buffer.Finding {
@@ -95,7 +100,7 @@ func (b *Buffer) missing(ctx context.Context) (missing []buffer.Finding, err err
 		if _, err := tx.exec(ctx, touchSQL); err != nil {
 			return err
 		}
-		_, err = b.negotiate(ctx, tx)
+		_, _, err = b.negotiate(ctx, tx)
 		if claimmode.InUse(err) {
 			// The batches of the other mode are still sent; Claim reports the conflict.
 			return nil
@@ -107,7 +112,7 @@ func (b *Buffer) missing(ctx context.Context) (missing []buffer.Finding, err err
 
 // missingTables lists what is missing of the relay's tables apart from the buffer.
 func (b *Buffer) missingTables(ctx context.Context, tx transaction, rates bool) (missing []buffer.Finding, err error) {
-	tables := []requirement{batchesTable, deadLettersTable, buffersTable}
+	tables := []requirement{batchesTable, deadLettersTable, buffersTable, sinksTable}
 	if rates {
 		tables = append(tables, ratesTable)
 	}

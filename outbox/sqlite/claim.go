@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -11,6 +12,25 @@ import (
 
 // Claim implements buffer.Claimer.
 func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
+	batch, err := b.claimOnce(ctx, limit, lease)
+	if !errors.Is(err, errRouted) {
+		return batch, err
+	}
+	if b.config.Sinks == nil {
+		err = b.unroute(ctx)
+	} else {
+		err = b.RegisterSinks(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return b.claimOnce(ctx, limit, lease)
+}
+
+// errRouted: events are routed to several sinks and this pipeline has a single one, or the other way round.
+var errRouted = errors.New("events are not routed as this pipeline is configured")
+
+func (b *Buffer) claimOnce(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
 	if b.config.Ordered {
 		return b.claimInOrder(ctx, limit, lease)
 	}
@@ -55,9 +75,12 @@ func (b *Buffer) claim(ctx context.Context, lease time.Duration,
 	batch := b.newLease(lease)
 	committing := false
 	err := b.write(ctx, "claiming a batch", func(tx transaction) error {
-		mode, err := b.negotiate(ctx, tx)
+		mode, routed, err := b.negotiate(ctx, tx)
 		if err != nil {
 			return err
+		}
+		if routed != (b.config.Sinks != nil) {
+			return errRouted
 		}
 		if err := b.own(ctx, tx); err != nil {
 			return err

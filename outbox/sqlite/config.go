@@ -34,6 +34,10 @@ type Config struct {
 	// Ordered keeps order by key (`order: key`): no event is claimed while an earlier one of its key
 	// is in a live batch.
 	Ordered bool
+	// Sinks are those that events are routed to, if there are several: see Buffer.Route. nil: Claim claims for a single one.
+	Sinks []buffer.Route
+	// Unmatched says what becomes of an event that none of Sinks takes; "" is buffer.UnmatchedError.
+	Unmatched buffer.Unmatched
 	// Custom describes a custom table; zero: the table is the relay's own.
 	Custom buffer.CustomTable
 	// SharedRate makes Check look for the table that TakeToken needs.
@@ -51,6 +55,9 @@ func (c Config) validate() error {
 	}
 	if err := c.claimRequest().Validate(); err != nil {
 		return fmt.Errorf("sqlite buffer: %w", err)
+	}
+	if c.Sinks != nil && c.Ordered {
+		return errors.New("sqlite buffer: Sinks is set, which Ordered cannot have yet")
 	}
 	if err := c.validateCustom(); err != nil {
 		return fmt.Errorf("sqlite buffer: custom table %s: %w", db.Quote(c.Table), err)

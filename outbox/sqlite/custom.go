@@ -156,9 +156,13 @@ func (s *shape) stampOf(group uuid.UUID) any {
 	return group.String()
 }
 
-// stamped returns the extent of events that carry group as the table holds it.
-func (s *shape) stamped(which extent, group uuid.UUID) extent {
-	which.stamp = s.stampOf(group)
+// stamped returns an extent whose stamp is as the table holds it.
+func (s *shape) stamped(which extent) extent {
+	if text, ok := which.stamp.(string); ok {
+		if group, err := uuid.Parse(text); err == nil { // otherwise no event carries it
+			which.stamp = s.stampOf(group)
+		}
+	}
 	return which
 }
 
@@ -194,11 +198,19 @@ func (c *customTable) stamp(ctx context.Context, tx transaction, batch *buffer.L
 	return c.b.stamped(len(batch.Events))(tx.exec(ctx, stampCustomSQL, tx.shape.stampOf(batch.GroupID), batch.FirstID, batch.LastID))
 }
 
+// topics are in what the projection returns.
+func (c *customTable) topics(ctx context.Context, tx transaction, batch *buffer.Lease, in holding) error {
+	return c.load(ctx, tx, batch, in, 0)
+}
+
 const restampCustomSQL = `
-UPDATE custom_events SET group_id = ?2 WHERE group_id = ?1`
+UPDATE custom_events AS e SET group_id = ?2
+WHERE group_id = ?1 AND NOT EXISTS (
+  SELECT 1 FROM outbox_batches AS l, json_each(CASE WHEN json_valid(l.members) THEN l.members END) AS run
+  WHERE l.claim_id = ?3 AND e.custom_id BETWEEN json_extract(run.value, '$[0]') AND json_extract(run.value, '$[1]'))`
 
 func (c *customTable) restamp(ctx context.Context, tx transaction, from, to uuid.UUID) error {
-	_, err := tx.exec(ctx, restampCustomSQL, tx.shape.stampOf(from), tx.shape.stampOf(to))
+	_, err := tx.exec(ctx, restampCustomSQL, tx.shape.stampOf(from), tx.shape.stampOf(to), from.String())
 	return err
 }
 

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/google/uuid"
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/outboxrelay/relay/outbox"
@@ -37,8 +38,8 @@ WHERE group_id IS ?1 AND custom_id BETWEEN ?2 AND ?3
 	// See burySQL.
 	buryCustomSQL = `
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
-                                      group_id, attempts, error, event_row)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+                                      group_id, attempts, error, event_row, sink)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = excluded.topic, key = excluded.key, payload = excluded.payload, headers = excluded.headers,
     created_at = excluded.created_at, attempts = excluded.attempts, error = excluded.error, event_row = excluded.event_row,
@@ -51,33 +52,33 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
 ON CONFLICT (id, group_id) DO NOTHING`
 )
 
-func (c *customTable) remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) (deleted int64, err error) {
-	text := which
-	which = tx.shape.stamped(which, batch.GroupID)
-	group := batch.GroupID.String()
-	if o.Verdict == buffer.Dead || c.b.config.Archive != "" {
-		err := c.each(ctx, tx, batch, which, func(e *outbox.Event, payload any, row string) error {
-			created := e.CreatedAt.Format(db.TimeFormat)
-			if o.Verdict == buffer.Dead {
-				_, err := tx.exec(ctx, buryCustomSQL, c.b.config.Pipeline, e.ID, e.Topic, e.Key, payload, headers(e), created,
-					group, o.Attempts, o.Error, row)
-				return err
-			}
-			_, err := tx.exec(ctx, archiveCustomSQL, e.ID, e.Topic, e.Key, payload, headers(e), created, group)
+func (c *customTable) bury(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, as burial) error {
+	err := c.each(ctx, tx, batch, which, func(e *outbox.Event, payload any, row string) error {
+		_, err := tx.exec(ctx, buryCustomSQL, c.b.config.Pipeline, e.ID, e.Topic, e.Key, payload, headers(e), e.CreatedAt.Format(db.TimeFormat),
+			as.group.String(), as.attempts, as.error, row, as.sink)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return c.b.buried(ctx, tx, which, as.group)
+}
+
+func (c *customTable) remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, archived bool) (deleted int64, err error) {
+	if archived && c.b.config.Archive != "" {
+		err := c.each(ctx, tx, batch, which, func(e *outbox.Event, payload any, _ string) error {
+			_, err := tx.exec(ctx, archiveCustomSQL, e.ID, e.Topic, e.Key, payload, headers(e), e.CreatedAt.Format(db.TimeFormat), batch.GroupID.String())
 			return err
 		})
-		if err == nil && o.Verdict == buffer.Dead {
-			err = tx.buried(ctx, batch, text)
-		}
 		if err != nil {
 			return 0, err
 		}
 	}
-	return tx.exec(ctx, deleteCustomSQL, which.args()[:4]...)
+	return tx.exec(ctx, deleteCustomSQL, tx.shape.stamped(which).args()[:4]...)
 }
 
-func (c *customTable) regroup(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) error {
-	which = tx.shape.stamped(which, batch.GroupID)
+func (c *customTable) regroup(ctx context.Context, tx transaction, _ *buffer.Lease, which extent, o *buffer.Outcome) error {
+	which = tx.shape.stamped(which)
 	var events int
 	if err := tx.row(ctx, countCustomSQL, which.args()[:4]...).Scan(&events); err != nil {
 		return err
@@ -90,7 +91,7 @@ func (c *customTable) regroup(ctx context.Context, tx transaction, batch *buffer
 func (c *customTable) each(ctx context.Context, tx transaction, batch *buffer.Lease, which extent,
 	act func(e *outbox.Event, payload any, row string) error,
 ) error {
-	rows, err := tx.customRows(ctx, which, func(int) error { return nil })
+	rows, err := tx.customRows(ctx, tx.shape.stamped(which), func(int) error { return nil })
 	if err != nil {
 		return err
 	}
@@ -153,8 +154,11 @@ func (c *customTable) replay(ctx context.Context, args []any, limit int) (replay
 // replayAfter puts up to limit events after one back, as one batch. last is the last that was tried.
 func (c *customTable) replayAfter(ctx context.Context, args []any, limit int, after int64) (replayed int, last int64, err error) {
 	last = after
+	if c.b.config.Sinks != nil {
+		return c.b.replayRouted(ctx, args, limit, after)
+	}
 	err = c.b.write(ctx, "replaying dead letters", func(tx transaction) error {
-		if _, err := c.b.negotiate(ctx, tx); err != nil {
+		if _, _, err := c.b.negotiate(ctx, tx); err != nil {
 			return err
 		}
 		group := buffer.NewGroupID()
@@ -170,7 +174,7 @@ func (c *customTable) replayAfter(ctx context.Context, args []any, limit int, af
 			}
 			for _, d := range dead {
 				last = d.id
-				accepted, err := c.putBack(ctx, tx, d, tx.shape.stampOf(group))
+				accepted, err := c.putBack(ctx, tx, d, group)
 				if err != nil {
 					return err
 				}
@@ -190,7 +194,7 @@ func (c *customTable) replayAfter(ctx context.Context, args []any, limit int, af
 }
 
 // putBack inserts a dead letter's row under a stamp. accepted: the table's constraints allow it.
-func (c *customTable) putBack(ctx context.Context, tx transaction, d deadRow, stamp any) (accepted bool, err error) {
+func (c *customTable) putBack(ctx context.Context, tx transaction, d deadRow, group uuid.UUID) (accepted bool, err error) {
 	row, err := rowjson.Decode(d.row)
 	if err != nil {
 		return false, err
@@ -205,7 +209,7 @@ func (c *customTable) putBack(ctx context.Context, tx transaction, d deadRow, st
 		case strings.EqualFold(column, c.b.config.Custom.ID):
 			value = d.id
 		case strings.EqualFold(column, "group_id"):
-			value = stamp
+			value = tx.shape.stampOf(group)
 		case !found: // it was added since
 			continue
 		}

@@ -21,7 +21,7 @@ type DeadLetterQueue struct {
 
 // DeadLetterQueue returns the queue of b's pipeline. It shares b's connections.
 func (b *Buffer) DeadLetterQueue() buffer.Queue {
-	return &DeadLetterQueue{ledger{b, b.config.Table + queueSuffix}, watermark.NewCursor()}
+	return &DeadLetterQueue{ledger{b, b.config.Table + queueSuffix, singleSink}, watermark.NewCursor()}
 }
 
 // queueSuffix makes the buffer name of a dead-letter queue in the ledger.

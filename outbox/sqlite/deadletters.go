@@ -19,7 +19,9 @@ const matchSQL = `pipeline = ?1
   AND (?5 IS NULL OR died_at < strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?5))
   AND (?6 IS NULL OR died_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?6))
   AND (?7 = FALSE OR notified_at IS NOT NULL)
-  AND (?8 = '' OR sink = ?8)`
+  AND (?8 = '' OR sink = ?8 OR sink IN (
+    SELECT was.value FROM outbox_buffers AS b JOIN outbox_sinks AS s ON s.buffer = b.buffer, json_each(s.formerly) AS was
+    WHERE b.pipeline = ?1 AND s.sink = ?8))`
 
 func (b *Buffer) match(f buffer.DeadFilter) []any {
 	ago := func(d time.Duration) any {

@@ -4,16 +4,25 @@ import (
 	"context"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 	"github.com/outboxrelay/relay/outbox/internal/idset"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
 
 // holding is what the ledger says of how a batch's events are found: by range if there are members,
-// otherwise by their stamp.
+// otherwise by their stamp. A batch of one of several sinks has members, and if its claim is by stamp its events carry the claim_id.
 type holding struct {
 	members, newest *string
 	oldest          string // created_at of its oldest event
 	claimed         string // when its events were first claimed
+	claim           string // stamp or range
+	claimID         *string
+	sink            string
+}
+
+// columns are members, newest_at, oldest_at, claimed_at, claim, claim_id and sink, to be read.
+func (h *holding) columns() []any {
+	return []any{&h.members, &h.newest, &h.oldest, &h.claimed, &h.claim, &h.claimID, &h.sink}
 }
 
 // extent is which rows of the buffer a statement means.
@@ -42,11 +51,15 @@ func (h holding) extent(batch *buffer.Lease, ids []int64) extent {
 		return extent{first: 1, newest: h.newest} // nothing
 	}
 	which := unstamped(members)
+	if h.claimID != nil && h.claim == claimmode.Stamp {
+		which.stamp = *h.claimID
+		return which
+	}
 	which.newest = h.newest
 	return which
 }
 
-// unstamped is the extent of events that carry no stamp; there is at least one.
+// unstamped is the extent of members, which carry no stamp; there is at least one.
 func unstamped(members idset.Set) extent {
 	e := extent{first: members[0].First, last: members[len(members)-1].Last, members: members}
 	if len(members) > 1 {

@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -18,11 +19,21 @@ import (
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
 
-// ledger is the rows of outbox_batches of one buffer: b's table, or its dead-letter queue. Both embed
+// ledger is the rows of outbox_batches of one sink of a buffer: b's table, or its dead-letter queue. Both embed
 // it for the methods that change nothing else.
 type ledger struct {
 	b      *Buffer
 	buffer string
+	// sink is singleSink, buffer.Unrouted, or the name that one of several sinks has in the configuration.
+	sink string
+}
+
+// sinkName is the name that the sink has now.
+func (l ledger) sinkName() string {
+	if known := l.b.routes.read.Load(); known != nil {
+		return nameIn(known.current, l.sink)
+	}
+	return l.sink
 }
 
 // newLease returns the lease of a batch that is being claimed.
@@ -46,9 +57,9 @@ func leased(batch *buffer.Lease, err error) (*buffer.Lease, error) {
 
 const openLedgerSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, members, newest_at, claimed_at)
+                            attempts, outages, events, first_id, last_id, oldest_at, members, newest_at, claimed_at, sink)
 VALUES (?1, ?2, ?3, 'leased', 1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?4), ?5, 1,
-        0, 0, ?6, ?7, ?8, ?9, ?10, ?11, coalesce(?12, strftime('%Y-%m-%dT%H:%M:%fZ', 'now')))
+        0, 0, ?6, ?7, ?8, ?9, ?10, ?11, coalesce(?12, strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), ?13)
 RETURNING claimed_at`
 
 // open writes the ledger row of the batch's events, by range with members, or by stamp if members is nil. at
@@ -66,7 +77,7 @@ func (l ledger) open(ctx context.Context, tx transaction, batch *buffer.Lease, l
 	}
 	args := []any{
 		batch.GroupID.String(), l.buffer, claimmode.Stamp, db.Seconds(lease), l.b.config.Owner,
-		len(batch.Events), batch.FirstID, batch.LastID, oldest.Format(db.TimeFormat), nil, nil, nil,
+		len(batch.Events), batch.FirstID, batch.LastID, oldest.Format(db.TimeFormat), nil, nil, nil, l.sink,
 	}
 	if !batch.ClaimedAt.IsZero() {
 		args[11] = batch.ClaimedAt.Format(db.TimeFormat)
@@ -98,10 +109,13 @@ SET state = CASE state WHEN 'waiting' THEN 'leased' ELSE state END,
     due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?2)
 WHERE group_id = coalesce(?4, (
   SELECT group_id FROM outbox_batches
-  WHERE buffer = ?3 AND claim IN ('stamp', 'range') AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+  WHERE buffer = ?3 AND sink = ?6 AND claim IN ('stamp', 'range') AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
     AND ` + suspectSQL + ` = ?5
-  ORDER BY due_at LIMIT 1))
-RETURNING group_id, lease_no, unfinished_leases, attempts, outages, first_id, last_id, origins, delivered, strftime('%Y-%m-%dT%H:%M:%fZ', 'now')`
+  ORDER BY due_at LIMIT 1))` + takenSQL
+
+// takenSQL are the columns that leased reads.
+const takenSQL = `
+RETURNING group_id, lease_no, unfinished_leases, attempts, outages, first_id, last_id, origins, delivered, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), claim_id`
 
 // loader fills in the events of a leased batch, of which the ledger counts so many.
 type loader func(tx transaction, batch *buffer.Lease, in holding, count int) error
@@ -109,44 +123,57 @@ type loader func(tx transaction, batch *buffer.Lease, in holding, count int) err
 // takeOver leases the batch that has been due longest, and reads it when that is committed: an owner that dies while
 // it reads must count.
 func (l ledger) takeOver(ctx context.Context, lease time.Duration, due buffer.Due, load loader) (*buffer.Lease, error) {
-	batch := &buffer.Lease{Batch: buffer.Batch{Pipeline: l.b.config.Pipeline}, Ends: db.LeaseEnd(time.Now(), lease)}
-	err := l.b.write(ctx, "taking over a batch", func(tx transaction) error {
-		var (
-			origins, delivered, claimedAt string
-			next                          any // NULL: the batch that has been due longest
-		)
+	batch, err := l.take(ctx, lease, func(tx transaction) (*sql.Row, error) {
 		if err := l.b.own(ctx, tx); err != nil {
-			return err
+			return nil, err
 		}
+		var next any // NULL: the batch that has been due longest
 		if l.b.config.Ordered && l.buffer == l.b.config.Table {
 			group, err := l.b.dueInOrder(ctx, tx, due)
 			if err != nil {
-				return err
+				return nil, err
 			}
 			next = group
 		}
-		err := tx.row(ctx, takeOverSQL, l.b.config.Owner, db.Seconds(lease), l.buffer, next, due == buffer.DueSuspect).Scan(
-			&batch.GroupID, &batch.LeaseNo, &batch.UnfinishedLeases, &batch.Attempts, &batch.Outages,
-			&batch.FirstID, &batch.LastID, &origins, &delivered, &claimedAt)
-		if errors.Is(err, sql.ErrNoRows) {
-			return errNothing
-		}
-		if err != nil {
-			return err
-		}
-		if batch.ClaimedAt, err = time.Parse(db.TimeFormat, claimedAt); err != nil {
-			return err
-		}
-		batch.ClaimedLocal = time.Now()
-		return errors.Join(json.Unmarshal([]byte(origins), &batch.Origins), json.Unmarshal([]byte(delivered), &batch.Delivered))
+		return tx.row(ctx, takeOverSQL, l.b.config.Owner, db.Seconds(lease), l.buffer, next, due == buffer.DueSuspect, l.sinkName()), nil
 	})
-	if batch, err = leased(batch, err); batch == nil {
+	if batch == nil {
 		return nil, err
 	}
 	if err := l.load(ctx, batch, load); err != nil {
 		return notRead(ctx, batch, err)
 	}
 	return batch, nil
+}
+
+// take runs a statement that leases a batch and returns takenSQL. nil, nil: it found none.
+func (l ledger) take(ctx context.Context, lease time.Duration, statement func(tx transaction) (*sql.Row, error)) (*buffer.Lease, error) {
+	batch := &buffer.Lease{Batch: buffer.Batch{Pipeline: l.b.config.Pipeline}, Ends: db.LeaseEnd(time.Now(), lease)}
+	err := l.b.write(ctx, "taking over a batch", func(tx transaction) error {
+		var (
+			origins, delivered, claimedAt string
+			claimID                       uuid.NullUUID
+		)
+		row, err := statement(tx)
+		if err != nil {
+			return err
+		}
+		err = row.Scan(&batch.GroupID, &batch.LeaseNo, &batch.UnfinishedLeases, &batch.Attempts, &batch.Outages,
+			&batch.FirstID, &batch.LastID, &origins, &delivered, &claimedAt, &claimID)
+		if errors.Is(err, sql.ErrNoRows) {
+			return errNothing
+		}
+		if err != nil {
+			return err
+		}
+		batch.ClaimID = claimID.UUID
+		if batch.ClaimedAt, err = time.Parse(db.TimeFormat, claimedAt); err != nil {
+			return err
+		}
+		batch.ClaimedLocal = time.Now()
+		return errors.Join(json.Unmarshal([]byte(origins), &batch.Origins), json.Unmarshal([]byte(delivered), &batch.Delivered))
+	})
+	return leased(batch, err)
 }
 
 // notRead returns a batch that was taken over but could not be read, without events: it is put back with the count that
@@ -161,7 +188,7 @@ func notRead(ctx context.Context, batch *buffer.Lease, err error) (*buffer.Lease
 }
 
 const holdingSQL = `
-SELECT events, members, newest_at, oldest_at, claimed_at FROM outbox_batches
+SELECT events, members, newest_at, oldest_at, claimed_at, claim, claim_id, sink FROM outbox_batches
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3`
 
 // load reads a leased batch.
@@ -174,7 +201,7 @@ func (l ledger) load(ctx context.Context, batch *buffer.Lease, load loader) erro
 			count int
 			in    holding
 		)
-		err := tx.row(ctx, holdingSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo).Scan(&count, &in.members, &in.newest, &in.oldest, &in.claimed)
+		err := tx.row(ctx, holdingSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo).Scan(append([]any{&count}, in.columns()...)...)
 		switch {
 		case errors.Is(err, sql.ErrNoRows):
 			return buffer.ErrLeaseLost
@@ -219,7 +246,7 @@ const (
 	closeLedgerSQL = `
 DELETE FROM outbox_batches
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'
-RETURNING members, newest_at, oldest_at, claimed_at`
+RETURNING members, newest_at, oldest_at, claimed_at, claim, claim_id, sink`
 
 	retryWholeSQL = `
 UPDATE outbox_batches
@@ -246,7 +273,7 @@ SET events = json_array_length(?4), delivered = ?4, due_at = strftime('%Y-%m-%dT
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state = 'delivered'`
 
 	deliveredHoldingSQL = `
-SELECT members, newest_at, oldest_at, claimed_at FROM outbox_batches
+SELECT members, newest_at, oldest_at, claimed_at, claim, claim_id, sink FROM outbox_batches
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state = 'delivered'`
 )
 
@@ -274,7 +301,7 @@ func (l ledger) settle(ctx context.Context, batch *buffer.Lease, all []buffer.Ou
 		if frees {
 			opening = deliveredHoldingSQL
 		}
-		err := tx.row(ctx, opening, l.buffer, batch.GroupID.String(), batch.LeaseNo).Scan(&in.members, &in.newest, &in.oldest, &in.claimed)
+		err := tx.row(ctx, opening, l.buffer, batch.GroupID.String(), batch.LeaseNo).Scan(in.columns()...)
 		if errors.Is(err, sql.ErrNoRows) {
 			return buffer.ErrLeaseLost
 		}
@@ -337,27 +364,27 @@ const (
 	// Only an outage has an address.
 	deferredAddressesSQL = `
 SELECT DISTINCT address FROM outbox_batches
-WHERE buffer = ?1 AND state = 'waiting' AND address IS NOT NULL AND outages > 0`
+WHERE buffer = ?1 AND sink = ?2 AND state = 'waiting' AND address IS NOT NULL AND outages > 0`
 
 	// Batches that are due already count against the limit and keep their place.
 	retryNowSQL = `
 UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
 WHERE due_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND group_id IN (
   SELECT group_id FROM outbox_batches
-  WHERE buffer = ?1 AND state = 'waiting' AND address = ?2 AND outages > 0
+  WHERE buffer = ?1 AND sink = ?4 AND state = 'waiting' AND address = ?2 AND outages > 0
   ORDER BY due_at LIMIT ?3)`
 )
 
 // A refusal with an address is one of a sink that refused everything.
 const retryRefusedSQL = `
 UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
-WHERE buffer = ?1 AND due_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+WHERE buffer = ?1 AND sink = ?2 AND due_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
   AND state = 'waiting' AND address IS NOT NULL AND outages = 0`
 
 // RetryRefused implements buffer.Deferrer.
 func (l ledger) RetryRefused(ctx context.Context) (due int, err error) {
 	err = l.b.write(ctx, "making refused batches due", func(tx transaction) error {
-		rows, err := tx.exec(ctx, retryRefusedSQL, l.buffer)
+		rows, err := tx.exec(ctx, retryRefusedSQL, l.buffer, l.sinkName())
 		due = int(rows)
 		return err
 	})
@@ -367,17 +394,17 @@ func (l ledger) RetryRefused(ctx context.Context) (due int, err error) {
 const (
 	retryAllSQL = `
 UPDATE outbox_batches SET due_at = min(due_at, strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), owner = ?2
-WHERE buffer = ?1 AND state = 'waiting'`
+WHERE buffer = ?1 AND sink = ?3 AND state = 'waiting'`
 
 	retryRequestSQL = `
 SELECT coalesce(max(owner), '') FROM outbox_batches
-WHERE buffer = ?1 AND state = 'waiting' AND owner LIKE ?2 || '%'`
+WHERE buffer = ?1 AND sink = ?3 AND state = 'waiting' AND owner LIKE ?2 || '%'`
 )
 
 // RetryAll implements buffer.Deferrer.
 func (l ledger) RetryAll(ctx context.Context, request string) (waiting int, err error) {
 	err = l.b.write(ctx, "making all batches due", func(tx transaction) error {
-		rows, err := tx.exec(ctx, retryAllSQL, l.buffer, request)
+		rows, err := tx.exec(ctx, retryAllSQL, l.buffer, request, l.sinkName())
 		waiting = int(rows)
 		return err
 	})
@@ -387,14 +414,14 @@ func (l ledger) RetryAll(ctx context.Context, request string) (waiting int, err 
 // RetryRequest implements buffer.Deferrer.
 func (l ledger) RetryRequest(ctx context.Context) (request string, err error) {
 	err = l.b.read(ctx, "looking for a request to retry", func(tx transaction) error {
-		return tx.row(ctx, retryRequestSQL, l.buffer, buffer.RetryRequestPrefix).Scan(&request)
+		return tx.row(ctx, retryRequestSQL, l.buffer, buffer.RetryRequestPrefix, l.sinkName()).Scan(&request)
 	})
 	return request, err
 }
 
 // DeferredAddresses implements buffer.Deferrer.
 func (l ledger) DeferredAddresses(ctx context.Context) ([]string, error) {
-	rows, err := l.b.db.QueryContext(ctx, deferredAddressesSQL, l.buffer)
+	rows, err := l.b.db.QueryContext(ctx, deferredAddressesSQL, l.buffer, l.sinkName())
 	addresses, err := db.Column[string](rows, err)
 	return addresses, l.b.explain(ctx, "listing deferred addresses", err)
 }
@@ -402,7 +429,7 @@ func (l ledger) DeferredAddresses(ctx context.Context) ([]string, error) {
 // RetryNow implements buffer.Deferrer.
 func (l ledger) RetryNow(ctx context.Context, address string, limit int) (due int, err error) {
 	err = l.b.write(ctx, "making batches due", func(tx transaction) error {
-		rows, err := tx.exec(ctx, retryNowSQL, l.buffer, address, cmp.Or(limit, -1)) // -1: all
+		rows, err := tx.exec(ctx, retryNowSQL, l.buffer, address, cmp.Or(limit, -1), l.sinkName()) // -1: all
 		due = int(rows)
 		return err
 	})

@@ -119,9 +119,9 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 	if err := writeAhead(ctx, conn); err != nil {
 		return nil, b.unusable(err)
 	}
-	added, err := b.addSink(ctx)
+	added, err := b.addColumns(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("adding a column to outbox_dead_letters in %s: %w", file, err)
+		return nil, fmt.Errorf("adding columns in %s: %w", file, err)
 	}
 	if err := b.refuseObsolete(ctx, len(rendered)); err != nil {
 		return nil, err
@@ -143,34 +143,46 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 			return nil, fmt.Errorf("migrating %s again: %w", file, err)
 		}
 	}
-	if added {
-		applied = append(applied, "outbox_dead_letters.sink")
-	}
+	applied = append(applied, added...)
 	if archived {
 		applied = append(applied, c.Archive)
 	}
 	return applied, nil
 }
 
-const (
-	lacksSinkSQL = `
-SELECT count(*) > 0 AND max(name IN ('sink', 'told_at')) = 0 FROM pragma_table_info('outbox_dead_letters')`
+const lacksColumnSQL = `
+SELECT count(*) > 0 AND max(name IN (?2, 'starts', 'told_at')) = 0 FROM pragma_table_info(?1)`
 
-	addSinkSQL = `
-ALTER TABLE outbox_dead_letters ADD COLUMN sink TEXT NOT NULL DEFAULT 'default'`
-)
-
-// addSink adds the column sink to dead letters of a file that was made without it. SQLite has no ADD COLUMN IF NOT EXISTS, so it
-// is not one of the numbered migrations, which can be applied again. An obsolete table is left alone. A relay that does not know the column works as before.
-func (b *Buffer) addSink(ctx context.Context) (added bool, err error) {
+// addColumns adds the columns that several sinks need to the tables of a file that was made without them. SQLite has no ADD COLUMN IF NOT
+// EXISTS, so these are none of the numbered migrations, which can be applied again. An obsolete table is left alone. A relay that does not
+// know the columns works as before.
+func (b *Buffer) addColumns(ctx context.Context) (added []string, err error) {
 	err = b.begin(ctx, b.db, nil, func(tx transaction) error {
-		if err := tx.row(ctx, lacksSinkSQL).Scan(&added); err != nil || !added {
-			return err
+		for _, add := range [][3]string{
+			{"outbox_dead_letters", "sink", "TEXT NOT NULL DEFAULT 'default'"},
+			{"outbox_batches", "sink", "TEXT NOT NULL DEFAULT 'default'"},
+			{"outbox_batches", "claim_id", "TEXT"},
+			{"outbox_buffers", "routed", "INTEGER NOT NULL DEFAULT 0"},
+			{"outbox_buffers", "routes_no", "INTEGER NOT NULL DEFAULT 0"},
+		} {
+			var lacks bool
+			if err := tx.row(ctx, lacksColumnSQL, add[0], add[1]).Scan(&lacks); err != nil {
+				return err
+			}
+			if !lacks {
+				continue
+			}
+			if _, err := tx.exec(ctx, "ALTER TABLE "+add[0]+" ADD COLUMN "+add[1]+" "+add[2]); err != nil {
+				return err
+			}
+			added = append(added, add[0]+"."+add[1])
 		}
-		_, err := tx.exec(ctx, addSinkSQL)
-		return err
+		return nil
 	})
-	return added && err == nil, err
+	if err != nil {
+		return nil, err
+	}
+	return added, nil
 }
 
 func (b *Buffer) versionTable() string { return b.config.Table + "_migrations" }
@@ -221,7 +233,7 @@ func (b *Buffer) complete(ctx context.Context, custom bool) bool {
 				return err
 			}
 		}
-		_, err = b.storedMode(ctx, tx)
+		_, _, err = b.storedMode(ctx, tx)
 		complete = err == nil
 		return err
 	})

@@ -176,7 +176,7 @@ func (b *Buffer) fillLanes(ctx context.Context, tx transaction) error {
 // marked delivered waits for no other, because its events are only deleted.
 const dueInOrderSQL = `
 SELECT group_id FROM outbox_batches AS l
-WHERE buffer = ?1 AND claim IN ('stamp', 'range') AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+WHERE buffer = ?1 AND sink = '` + singleSink + `' AND claim IN ('stamp', 'range') AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
   AND ` + suspectSQL + ` = ?2
   AND (state = 'delivered' OR NOT EXISTS (
     SELECT 1 FROM outbox_batches AS part, json_each(part.lanes) AS held

@@ -28,14 +28,20 @@ type eventTable interface {
 	stamp(ctx context.Context, tx transaction, batch *buffer.Lease) error
 	// load fills in the events of a batch that was taken over; the ledger counts so many.
 	load(ctx context.Context, tx transaction, batch *buffer.Lease, in holding, count int) error
-	// restamp gives the events of one group_id another one.
+	// topics fills in the events of a batch that was claimed for several sinks, with what their routes are decided by.
+	topics(ctx context.Context, tx transaction, batch *buffer.Lease, in holding) error
+	// restamp gives the events of one group_id, which no batch holds, another one.
 	restamp(ctx context.Context, tx transaction, from, to uuid.UUID) error
 	// clear sets a group_id that is not a uuid to NULL, and returns of how many events.
 	clear(ctx context.Context, tx transaction) (events int64, err error)
 	// project fills in what is sent of a leased batch, once its transaction has committed. It may take so long.
 	project(ctx context.Context, batch *buffer.Lease, limit time.Duration)
-	// remove archives or buries the events of an outcome and deletes them, and returns how many it deleted.
-	remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) (deleted int64, err error)
+	// bury makes dead letters of events of the batch.
+	bury(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, as burial) error
+	// remove deletes events of the batch, which are archived before, and returns how many it deleted.
+	remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, archived bool) (deleted int64, err error)
+	// putBack inserts the event of a dead letter under a stamp. accepted: the table's constraints allow it.
+	putBack(ctx context.Context, tx transaction, d deadRow, stamp uuid.UUID) (accepted bool, err error)
 	// regroup stamps events of the batch with the group_id of the outcome.
 	regroup(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) error
 }
@@ -53,6 +59,14 @@ type tableUpkeep interface {
 	// diagnose adds what is found about the table.
 	diagnose(ctx context.Context, d *diagnosis)
 	close() error
+}
+
+// burial is what dead letters have beside their events.
+type burial struct {
+	group    uuid.UUID
+	sink     string
+	attempts int
+	error    string
 }
 
 // relayTable is the relay's own table.
@@ -180,8 +194,30 @@ func readUnless(batch *buffer.Lease, list, read func() error) error {
 	return nil
 }
 
+const topicsOfSQL = `
+SELECT id, topic, created_at
+FROM outbox_events
+WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
+  AND (?5 IS NULL OR created_at <= ?5)
+ORDER BY id`
+
+func (r *relayTable) topics(ctx context.Context, tx transaction, batch *buffer.Lease, in holding) error {
+	rows, err := tx.rows(ctx, topicsOfSQL, in.extent(batch, nil).args()...)
+	batch.Events, err = db.All(rows, err, func(rows *sql.Rows, e *outbox.Event) error {
+		var createdAt string
+		if err := rows.Scan(&e.ID, &e.Topic, &createdAt); err != nil {
+			return err
+		}
+		var err error
+		e.CreatedAt, err = db.ParseTime(createdAt)
+		return err
+	})
+	return err
+}
+
 const restampSQL = `
-UPDATE outbox_events SET group_id = ?2 WHERE group_id = ?1`
+UPDATE outbox_events AS e SET group_id = ?2 WHERE group_id = ?1 AND` + unheldSQL
 
 func (r *relayTable) restamp(ctx context.Context, tx transaction, from, to uuid.UUID) error {
 	_, err := tx.exec(ctx, restampSQL, from.String(), to.String())
@@ -282,8 +318,8 @@ ON CONFLICT (id, group_id) DO NOTHING`
 	// letter was closed since, it is opened again.
 	burySQL = `
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
-                                      group_id, attempts, error)
-SELECT ?7, id, topic, key, payload, headers, created_at, ?6, ?8, ?9
+                                      group_id, attempts, error, sink)
+SELECT ?7, id, topic, key, payload, headers, created_at, ?6, ?8, ?9, ?10
 FROM outbox_events
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
@@ -321,30 +357,30 @@ WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?5 IS NULL OR created_at <= ?5)`
 )
 
-func (r *relayTable) remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) (deleted int64, err error) {
-	group := batch.GroupID.String()
-	switch {
-	case o.Verdict == buffer.Dead:
-		if _, err = tx.exec(ctx, burySQL, append(which.args(), group, r.b.config.Pipeline, o.Attempts, o.Error)...); err == nil {
-			err = tx.buried(ctx, batch, which)
-		}
-	case r.b.config.Archive != "":
-		_, err = tx.exec(ctx, archiveSQL, append(which.args(), group)...)
+func (r *relayTable) bury(ctx context.Context, tx transaction, _ *buffer.Lease, which extent, as burial) error {
+	if _, err := tx.exec(ctx, burySQL, append(which.args(), as.group.String(), r.b.config.Pipeline, as.attempts, as.error, as.sink)...); err != nil {
+		return err
 	}
-	if err != nil {
-		return 0, err
-	}
-	return tx.exec(ctx, deleteSQL, which.args()...)
+	return r.b.buried(ctx, tx, which, as.group)
 }
 
-// buried checks that each event of an extent of the batch, which is to be deleted, has a dead letter.
-func (t transaction) buried(ctx context.Context, batch *buffer.Lease, which extent) error {
+// buried checks that each event of an extent, which is to be deleted, has a dead letter.
+func (b *Buffer) buried(ctx context.Context, tx transaction, which extent, group uuid.UUID) error {
 	var unburied int
-	err := t.row(ctx, unburiedSQL, append(which.args(), batch.Pipeline, batch.GroupID.String())...).Scan(&unburied)
+	err := tx.row(ctx, unburiedSQL, append(which.args(), b.config.Pipeline, group.String())...).Scan(&unburied)
 	if err == nil && unburied > 0 {
 		return &buffer.UnburiedError{Events: unburied}
 	}
 	return err
+}
+
+func (r *relayTable) remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, archived bool) (deleted int64, err error) {
+	if archived && r.b.config.Archive != "" {
+		if _, err := tx.exec(ctx, archiveSQL, append(which.args(), batch.GroupID.String())...); err != nil {
+			return 0, err
+		}
+	}
+	return tx.exec(ctx, deleteSQL, which.args()...)
 }
 
 func (r *relayTable) regroup(ctx context.Context, tx transaction, _ *buffer.Lease, which extent, o *buffer.Outcome) error {

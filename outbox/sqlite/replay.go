@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"math"
 
 	"github.com/google/uuid"
 
@@ -55,6 +56,10 @@ func (b *Buffer) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (re
 
 func (r *relayTable) replay(ctx context.Context, args []any, limit int) (replayed int, err error) {
 	b := r.b
+	if b.config.Sinks != nil {
+		replayed, _, err = b.replayRouted(ctx, args, limit, math.MinInt64)
+		return replayed, err
+	}
 	err = b.write(ctx, "replaying dead letters", func(tx transaction) error {
 		rowids, ids, err := pickReplay(tx.rows(ctx, pickReplaySQL, append(args, limit)...))
 		if err != nil || len(rowids) == 0 {
@@ -96,7 +101,7 @@ func (b *Buffer) openReplayed(ctx context.Context, tx transaction, group uuid.UU
 // extentOfReplay returns how a batch of events that are put back is found, in the mode that the buffer is
 // claimed in, which may differ from this relay's.
 func (b *Buffer) extentOfReplay(ctx context.Context, tx transaction, group uuid.UUID, ids []int64) (claim string, which extent, err error) {
-	stored, err := b.storedMode(ctx, tx)
+	stored, _, err := b.storedMode(ctx, tx)
 	if err != nil {
 		return "", which, err
 	}
@@ -106,7 +111,7 @@ func (b *Buffer) extentOfReplay(ctx context.Context, tx transaction, group uuid.
 	case claimmode.Range:
 		return claimmode.Range, unstamped(idset.Of(ids)), nil
 	}
-	_, err = b.negotiate(ctx, tx) // says what is wrong
+	_, _, err = b.negotiate(ctx, tx) // says what is wrong
 	return "", which, errors.Join(err, fmt.Errorf("%d dead letters cannot be put back into a buffer that is claimed by %q", len(ids), stored))
 }
 

@@ -13,7 +13,12 @@ import (
 
 // TakeOver implements buffer.Claimer.
 func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
-	batch, err := b.takeOver(ctx, lease, due, b.loader(ctx))
+	return b.takeOverOf(ctx, b.ledger, lease, due)
+}
+
+// takeOverOf takes over a batch of a sink.
+func (b *Buffer) takeOverOf(ctx context.Context, l ledger, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
+	batch, err := l.takeOver(ctx, lease, due, b.loader(ctx))
 	if batch != nil && batch.NotRead == nil {
 		b.events.project(ctx, batch, lease/2)
 	}
@@ -47,9 +52,26 @@ func (b *Buffer) Settle(ctx context.Context, batch *buffer.Lease, all []buffer.O
 				return err
 			}
 		}
+		shared, err := b.sharedWith(ctx, tx, batch, in)
+		if err != nil {
+			return err
+		}
 		var removed int64
 		for _, o := range slices.Concat(set.Dead, set.Delivered) {
-			n, err := b.events.remove(ctx, tx, batch, in.extent(batch, o.IDs), o)
+			which := in.extent(batch, o.IDs)
+			if o.Verdict == buffer.Dead {
+				if err := b.events.bury(ctx, tx, batch, which, burial{batch.GroupID, in.sink, o.Attempts, o.Error}); err != nil {
+					return err
+				}
+			}
+			if shared != nil {
+				ids := o.IDs
+				if ids == nil {
+					ids = batch.IDs()
+				}
+				which = in.extent(batch, shared.without(ids))
+			}
+			n, err := b.events.remove(ctx, tx, batch, which, o.Verdict == buffer.Delivered || shared != nil)
 			if err != nil {
 				return err
 			}
@@ -57,10 +79,12 @@ func (b *Buffer) Settle(ctx context.Context, batch *buffer.Lease, all []buffer.O
 		}
 		delivered, dead := set.IDs(batch)
 		ids := slices.Concat(delivered, dead)
+		if shared != nil {
+			ids = shared.without(ids)
+		}
 		if of = len(ids); removed >= int64(of) {
 			return nil
 		}
-		var err error
 		kept, err = b.recordKept(ctx, tx, batch, in, ids)
 		return err
 	})
@@ -74,10 +98,10 @@ func (b *Buffer) Settle(ctx context.Context, batch *buffer.Lease, all []buffer.O
 const openPartSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address,
-                            members, newest_at, claimed_at)
+                            members, newest_at, claimed_at, sink, claim_id)
 SELECT ?6, ?7, ?8, 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?9), ?10, ?18,
        ?11, ?12, count(*), min(id), max(id), coalesce(min(created_at), ?17), ?13, ?14, ?15,
-       ?16, ?5, ?19
+       ?16, ?5, ?19, ?20, ?21
 FROM outbox_events
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
@@ -91,16 +115,19 @@ func (b *Buffer) retryPart(ctx context.Context, tx transaction, batch *buffer.Le
 		return err
 	}
 	claim, members := claimmode.Stamp, any(nil)
-	if which.stamp == nil {
+	switch {
+	case in.claimID != nil: // the other batches of the claim find its events by their members too
+		claim, members = in.claim, which.members.JSON()
+	case which.stamp == nil:
 		claim, members = claimmode.Range, which.members.JSON()
-	} else {
+	default:
 		if err := b.events.regroup(ctx, tx, batch, which, o); err != nil {
 			return err
 		}
 		which.stamp, which.ids = o.GroupID.String(), nil
 	}
 	_, err = tx.exec(ctx, openPartSQL, append(which.args(), o.GroupID.String(), b.config.Table, claim, db.Seconds(o.After), b.config.Owner,
-		o.Attempts, o.Outages, origins, o.Error, o.Address, members, in.oldest, o.UnfinishedLeases, in.claimed)...)
+		o.Attempts, o.Outages, origins, o.Error, o.Address, members, in.oldest, o.UnfinishedLeases, in.claimed, in.sink, in.claimID)...)
 	if err != nil {
 		return err
 	}

@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
-	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 	"github.com/outboxrelay/relay/outbox/internal/idset"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
@@ -24,9 +23,9 @@ ORDER BY id`
 	// The sink has these events, so they hold no key.
 	recordKeptSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, delivered, members, newest_at, lanes)
+                            attempts, outages, events, first_id, last_id, oldest_at, delivered, members, newest_at, lanes, sink, claim_id)
 VALUES (?1, ?2, ?3, 'delivered', ?4, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?5), ?6, 1,
-        0, 0, ?7, ?8, ?9, ?10, ?11, ?12, ?13, '[]')`
+        0, 0, ?7, ?8, ?9, ?10, ?11, ?12, ?13, '[]', ?14, ?15)`
 )
 
 // recordKept gives those of the ids that are still there a ledger row again, in the transaction of the settle. It
@@ -38,11 +37,11 @@ func (b *Buffer) recordKept(ctx context.Context, tx transaction, batch *buffer.L
 	if err != nil || len(ids) == 0 {
 		return 0, err
 	}
-	claim, members := claimmode.Stamp, any(nil)
+	members := any(nil)
 	if in.members != nil {
-		claim, members = claimmode.Range, idset.Of(ids).JSON()
+		members = idset.Of(ids).JSON()
 	}
-	_, err = tx.exec(ctx, recordKeptSQL, batch.GroupID.String(), b.config.Table, claim, batch.LeaseNo, db.Seconds(buffer.KeptRetry(batch.LeaseNo)), b.config.Owner,
-		len(ids), ids[0], ids[len(ids)-1], in.oldest, idset.JSONIDs(ids), members, in.newest)
+	_, err = tx.exec(ctx, recordKeptSQL, batch.GroupID.String(), b.config.Table, in.claim, batch.LeaseNo, db.Seconds(buffer.KeptRetry(batch.LeaseNo)), b.config.Owner,
+		len(ids), ids[0], ids[len(ids)-1], in.oldest, idset.JSONIDs(ids), members, in.newest, in.sink, in.claimID)
 	return len(ids), err
 }

@@ -37,6 +37,14 @@ func Of(ids []int64) Set {
 	return s
 }
 
+// Len returns the number of ids.
+func (s Set) Len() (n int64) {
+	for _, r := range s {
+		n += r.Last - r.First + 1
+	}
+	return n
+}
+
 // IDs returns all ids of the set in ascending order; nil if it is empty.
 func (s Set) IDs() []int64 {
 	var ids []int64
@@ -48,12 +56,68 @@ func (s Set) IDs() []int64 {
 	return ids
 }
 
+// Without returns those of the ids that are in none of the sets, in the same order. It is never nil.
+func Without(ids []int64, sets ...Set) []int64 {
+	rest := make([]int64, 0, len(ids))
+	for _, id := range ids {
+		if !slices.ContainsFunc(sets, func(s Set) bool { return s.has(id) }) {
+			rest = append(rest, id)
+		}
+	}
+	return rest
+}
+
+// Union returns the ids that are in any of the sets.
+func Union(sets ...Set) Set {
+	all := slices.Concat(sets...)
+	slices.SortFunc(all, func(a, b Range) int { return cmp.Compare(a.First, b.First) })
+	var union Set
+	for _, r := range all {
+		if n := len(union); n > 0 && r.First-1 <= union[n-1].Last {
+			union[n-1].Last = max(union[n-1].Last, r.Last)
+			continue
+		}
+		union = append(union, r)
+	}
+	return union
+}
+
+// Overlap returns the ids that are in at least two of the sets.
+func Overlap(sets ...Set) Set {
+	all := slices.Concat(sets...)
+	slices.SortFunc(all, func(a, b Range) int { return cmp.Compare(a.First, b.First) })
+	var (
+		twice Set
+		upTo  int64
+	)
+	for i, r := range all {
+		if i > 0 && r.First <= upTo {
+			over := Range{r.First, min(r.Last, upTo)}
+			switch n := len(twice); {
+			case n > 0 && over.First <= twice[n-1].Last+1:
+				twice[n-1].Last = max(twice[n-1].Last, over.Last)
+			default:
+				twice = append(twice, over)
+			}
+		}
+		if i == 0 || r.Last > upTo {
+			upTo = r.Last
+		}
+	}
+	return twice
+}
+
+// has reports whether the set contains id.
+func (s Set) has(id int64) bool {
+	i, _ := slices.BinarySearchFunc(s, id, func(r Range, id int64) int { return cmp.Compare(r.Last, id) })
+	return i < len(s) && s[i].First <= id
+}
+
 // Intersect returns the ids that are in both; ids may be in any order.
 func (s Set) Intersect(ids []int64) Set {
 	both := make([]int64, 0, len(ids))
 	for _, id := range ids {
-		i, _ := slices.BinarySearchFunc(s, id, func(r Range, id int64) int { return cmp.Compare(r.Last, id) })
-		if i < len(s) && s[i].First <= id {
+		if s.has(id) {
 			both = append(both, id)
 		}
 	}

@@ -39,10 +39,13 @@ CREATE TABLE IF NOT EXISTS outbox_batches (
     error      TEXT,                         -- why it waits
     address    TEXT,                         -- address within the sink that is unavailable
     lanes      TEXT,                         -- hashes of its events' keys, JSON; NULL: made without order
-    members    TEXT,                         -- range: first and last id of each run of its events, JSON
-    newest_at  TEXT                          -- range: created_at of the youngest event
+    members    TEXT,                         -- range, and several sinks: first and last id of each run of its events, JSON
+    newest_at  TEXT,                         -- range: created_at of the youngest event
+    sink       TEXT NOT NULL DEFAULT 'default', -- one of outbox_sinks; 'default': the only one; '*': claimed, not routed yet
+    claim_id   TEXT                          -- several sinks: the same in all rows that may share an event; NULL: no other row has any
 ) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS outbox_batches_due ON outbox_batches (buffer, due_at);
+CREATE INDEX IF NOT EXISTS outbox_batches_due ON outbox_batches (buffer, sink, due_at);
+CREATE INDEX IF NOT EXISTS outbox_batches_claim ON outbox_batches (claim_id) WHERE claim_id IS NOT NULL;
 
 -- Dead letters. event_id keeps the event's identity. The payload is text or
 -- blob, as in the buffer it came from.
@@ -83,9 +86,24 @@ CREATE TABLE IF NOT EXISTS outbox_buffers (
     buffer     TEXT PRIMARY KEY,
     claim      TEXT NOT NULL,
     pipeline   TEXT,                         -- NULL before the first claim
-    owned_since TEXT
+    owned_since TEXT,
+    routed     INTEGER NOT NULL DEFAULT 0,   -- 1: to the sinks in outbox_sinks; 0: there is a single one
+    routes_no  INTEGER NOT NULL DEFAULT 0    -- rises with every change of the buffer's rows in outbox_sinks
 );
 INSERT OR IGNORE INTO outbox_buffers (buffer, claim) VALUES ({{.Buffer}}, 'stamp');
+
+-- The sinks that the events of a buffer are routed to; none for a single one.
+CREATE TABLE IF NOT EXISTS outbox_sinks (
+    buffer     TEXT NOT NULL,
+    sink       TEXT NOT NULL,
+    match      TEXT NOT NULL DEFAULT '[]',   -- patterns, JSON; a sink without one takes every event
+    batch_size INTEGER NOT NULL,
+    formerly   TEXT NOT NULL DEFAULT '[]',   -- names that it had before, JSON; 'default': it was the only sink
+    seen_at    TEXT,                         -- when a relay that serves it was running; at most a minute ago while one is
+    dropped_at TEXT,                         -- nothing is routed to it any more
+    dropped_as TEXT CHECK (dropped_as IN ('discarded', 'dead')),
+    PRIMARY KEY (buffer, sink)
+) WITHOUT ROWID;
 
 -- Rates that processes share: when the next request may begin.
 CREATE TABLE IF NOT EXISTS outbox_rates (

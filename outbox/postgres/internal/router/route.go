@@ -7,7 +7,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/idset"
 	"github.com/outboxrelay/relay/outbox/internal/routing"
@@ -109,12 +108,12 @@ func (r *Routes) Route(ctx context.Context, t *ledger.Tables, batch *buffer.Leas
 		}
 		deliveries, unmatched := known.table.Divide(batch.Events)
 		if len(unmatched) > 0 && r.base.Unmatched == buffer.UnmatchedKeep {
-			deliveries, unmatched = append(deliveries, kept(batch, unmatched)), nil
+			deliveries, unmatched = append(deliveries, routing.Kept(batch, unmatched)), nil
 		}
 		for i := range deliveries { // the stamp of its events is that of another claim
 			deliveries[i].Shared = deliveries[i].Shared || batch.ClaimID != uuid.Nil
 		}
-		lost := r.unrouted(batch, unmatched)
+		lost := routing.Unrouted(batch, unmatched, r.base.Unmatched)
 		taken = taken[:0]
 		clear(grants)
 		for i := range deliveries {
@@ -186,7 +185,7 @@ type written struct {
 
 // write writes the rows.
 func (r *Routes) write(
-	ctx context.Context, t *ledger.Tables, batch *buffer.Lease, no int64, lease time.Duration, deliveries []routing.Delivery, taken []bool, p *plan, lost []refusal,
+	ctx context.Context, t *ledger.Tables, batch *buffer.Lease, no int64, lease time.Duration, deliveries []routing.Delivery, taken []bool, p *plan, lost []routing.Refusal,
 ) (done written, err error) {
 	begin := r.base.DB.BatchTx(r.base.DB.StatementTimeout, "synchronous_commit", "on", "enable_hashjoin", "off", "enable_mergejoin", "off")
 	begin.Row = func([][]byte) error {
@@ -251,21 +250,4 @@ func claimOf(batch *buffer.Lease) uuid.UUID {
 		return batch.ClaimID
 	}
 	return batch.GroupID
-}
-
-// keptSize is how many kept events a row may have when others are added.
-const keptSize = 1000
-
-// kept are the events that wait until a sink takes them.
-func kept(batch *buffer.Lease, ids []int64) routing.Delivery {
-	return routing.Delivery{GroupID: buffer.NewGroupID(), Sink: ledger.Unrouted, IDs: ids, OldestAt: oldest(batch.Events), BatchSize: keptSize}
-}
-
-func oldest(events []outbox.Event) (at time.Time) {
-	for i := range events {
-		if e := events[i].CreatedAt; at.IsZero() || e.Before(at) {
-			at = e
-		}
-	}
-	return at
 }

@@ -1,0 +1,57 @@
+package routing
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+const (
+	minUnrouted = time.Second
+	maxUnrouted = 5 * time.Minute
+)
+
+// Unroutable returns the outcomes of a batch that cannot be routed, and why if it waits; nil for one that can be. Several events that are at
+// fault together are divided. An event alone waits, because the projection may be wrong itself.
+func Unroutable(batch *buffer.Lease) (outcomes []buffer.Outcome, why error) {
+	switch size := batch.Len(); {
+	case batch.NotRead != nil:
+		why = fmt.Errorf("the batch cannot be read: %w", batch.NotRead)
+		if size > 1 {
+			return divided(batch, min(max(1, batch.PartSize), (size+1)/2), why), nil
+		}
+		if errors.Is(batch.NotRead, buffer.ErrKillsReader) {
+			return []buffer.Outcome{{Verdict: buffer.Dead, Attempts: batch.Attempts, Error: why.Error()}}, nil
+		}
+	case batch.ProjectErr != nil:
+		why = fmt.Errorf("not routed, its projection failed: %w", batch.ProjectErr)
+		if size > 1 && errors.Is(batch.ProjectErr, buffer.ErrEventData) {
+			return divided(batch, (size+1)/2, why), nil
+		}
+	case len(batch.Events) == 0:
+		for _, r := range batch.Rejected {
+			if !errors.Is(r.Err, buffer.ErrNotProjected) {
+				why = fmt.Errorf("not routed, its projection failed: %w", r.Err)
+			}
+		}
+	}
+	if why == nil {
+		return nil, nil
+	}
+	return []buffer.Outcome{{
+		Verdict: buffer.Retry, GroupID: batch.GroupID, Attempts: batch.Attempts, Outages: batch.Outages + 1,
+		After: min(maxUnrouted, minUnrouted<<min(batch.Outages, 20)), Error: why.Error(),
+	}}, why
+}
+
+func divided(batch *buffer.Lease, size int, why error) (parts []buffer.Outcome) {
+	for ids := batch.IDs(); len(ids) > 0; ids = ids[size:] {
+		size = min(size, len(ids))
+		parts = append(parts, buffer.Outcome{
+			Verdict: buffer.Retry, IDs: ids[:size], GroupID: buffer.NewGroupID(), Attempts: batch.Attempts, Outages: batch.Outages, Error: why.Error(),
+		})
+	}
+	return parts
+}

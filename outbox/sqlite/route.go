@@ -1,0 +1,174 @@
+package sqlite
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/claimmode"
+	"github.com/outboxrelay/relay/outbox/internal/idset"
+	"github.com/outboxrelay/relay/outbox/internal/routing"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
+)
+
+const (
+	unroutedFenceSQL = `
+DELETE FROM outbox_batches
+WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND sink = '*' AND state = 'leased'
+RETURNING members, newest_at, oldest_at, claimed_at, claim, claim_id, sink`
+
+	// ?4: this process sends it at once, and has it for ?5. A row of sink '*' waits for a change of the registry.
+	deliverSQL = `
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                            attempts, outages, events, first_id, last_id, oldest_at, claimed_at, error, members, newest_at, sink, claim_id)
+VALUES (?1, ?2, ?3, iif(?4, 'leased', 'waiting'), ?4, iif(?15 = '*', ` + never + `, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', iif(?4, ?5, '0 seconds'))), ?6, ?4,
+        0, 0, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)`
+
+	// Events that no sink gets are in a row whose delivery is recorded, so that its settle deletes them.
+	markUnmatchedSQL = `
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                            attempts, outages, events, first_id, last_id, oldest_at, claimed_at, delivered, members, newest_at, sink, claim_id)
+VALUES (?1, ?2, ?3, 'delivered', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?4, 0,
+        0, 0, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, '*', ?13)`
+)
+
+// routeLeased replaces a leased row of sink '*' by those of the sinks that take its events: see buffer.Router. errors.Is finds
+// buffer.ErrLeaseLost if another process has it.
+func (b *Buffer) routeLeased(ctx context.Context, batch *buffer.Lease, lease time.Duration, take func(sink string) bool) (*buffer.Routed, error) {
+	var routed *buffer.Routed
+	route := func() error {
+		return b.write(ctx, "routing a batch", func(tx transaction) (err error) {
+			routed, err = b.route(ctx, tx, batch, lease, take)
+			return err
+		})
+	}
+	err := route()
+	if errors.Is(err, errUnregistered) { // nothing was taken yet
+		if err = b.RegisterSinks(ctx); err == nil {
+			err = route()
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	return routed, nil
+}
+
+func (b *Buffer) route(ctx context.Context, tx transaction, batch *buffer.Lease, lease time.Duration, take func(sink string) bool) (*buffer.Routed, error) {
+	if err := b.fence(batch); err != nil {
+		return nil, err
+	}
+	known, err := b.routesIn(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	if len(known.table) == 0 {
+		return nil, b.noSinks()
+	}
+	var in holding
+	err = tx.row(ctx, unroutedFenceSQL, b.config.Table, batch.GroupID.String(), batch.LeaseNo).Scan(in.columns()...)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil, buffer.ErrLeaseLost
+	case err != nil:
+		return nil, err
+	}
+	deliveries, unmatched := known.table.Divide(batch.Events)
+	if len(unmatched) > 0 && b.config.Unmatched == buffer.UnmatchedKeep {
+		deliveries = append(deliveries, routing.Kept(batch, unmatched))
+		unmatched = nil
+	}
+	var (
+		claim  = claimOf(batch, in)
+		routed = &buffer.Routed{Events: batch.Len(), Bytes: batch.Bytes()}
+	)
+	for i := range deliveries {
+		d := &deliveries[i]
+		var (
+			mine = d.Sink != buffer.Unrouted && take(nameIn(known.local, d.Sink))
+			l    = b.leaseOf(batch, d, lease)
+		)
+		if d.Shared || claim.always {
+			l.ClaimID = claim.id
+		}
+		if err := b.deliver(ctx, tx, d, l, in, mine, lease); err != nil {
+			return nil, err
+		}
+		switch {
+		case mine:
+			routed.Leases = append(routed.Leases, buffer.SinkLease{Sink: nameIn(known.local, d.Sink), Lease: l})
+		case d.Sink != buffer.Unrouted:
+			routed.Add(nameIn(known.local, d.Sink))
+		}
+	}
+	if lost := routing.Unrouted(batch, unmatched, b.config.Unmatched); len(lost) > 0 {
+		return routed, b.endUnrouted(ctx, tx, batch, in, claim, lost)
+	}
+	return routed, nil
+}
+
+// claimID is the claim_id of the batches of a claim. always: they have it even if they share no event.
+type claimID struct {
+	id     uuid.UUID
+	always bool
+}
+
+// claimOf returns the claim_id of the batches that a batch is divided into. Their events may carry it as their stamp, and a batch that was
+// routed before shares its events with others.
+func claimOf(batch *buffer.Lease, in holding) claimID {
+	if in.claimID != nil {
+		return claimID{batch.ClaimID, true}
+	}
+	return claimID{batch.GroupID, in.claim == claimmode.Stamp}
+}
+
+// text is the claim_id for a row of the ledger.
+func (c claimID) text(shared bool) any {
+	if !shared && !c.always {
+		return nil
+	}
+	return c.id.String()
+}
+
+// leaseOf returns the lease of a delivery of a batch.
+func (b *Buffer) leaseOf(batch *buffer.Lease, d *routing.Delivery, lease time.Duration) *buffer.Lease {
+	return &buffer.Lease{
+		Batch:   buffer.Batch{GroupID: d.GroupID, Pipeline: batch.Pipeline, PayloadIsJSON: batch.PayloadIsJSON, Projected: batch.Projected, Events: d.Of(batch.Events)},
+		LeaseNo: 1, Ends: db.LeaseEnd(time.Now(), lease), UnfinishedLeases: 1, FirstID: d.IDs[0], LastID: d.IDs[len(d.IDs)-1],
+		ClaimedAt: batch.ClaimedAt, ClaimedLocal: batch.ClaimedLocal,
+	}
+}
+
+// deliver writes the ledger row of a delivery.
+func (b *Buffer) deliver(ctx context.Context, tx transaction, d *routing.Delivery, l *buffer.Lease, in holding, mine bool, lease time.Duration) error {
+	var why, claim any
+	if d.Sink == buffer.Unrouted {
+		why = "no sink takes the topic"
+	}
+	if l.ClaimID != uuid.Nil {
+		claim = l.ClaimID.String()
+	}
+	_, err := tx.exec(ctx, deliverSQL, d.GroupID.String(), b.config.Table, in.claim, mine, db.Seconds(lease), b.config.Owner,
+		len(d.IDs), l.FirstID, l.LastID, d.OldestAt.Format(db.TimeFormat), in.claimed, why, idset.Of(d.IDs).JSON(), in.newest, d.Sink, claim)
+	return err
+}
+
+// endUnrouted makes dead letters of events that no sink gets, and the row whose settle deletes them.
+func (b *Buffer) endUnrouted(ctx context.Context, tx transaction, batch *buffer.Lease, in holding, claim claimID, lost []routing.Refusal) error {
+	group := buffer.NewGroupID()
+	ids, dead := routing.ByReason(lost)
+	for _, reason := range slices.Sorted(maps.Keys(dead)) {
+		if err := b.events.bury(ctx, tx, batch, in.extent(batch, dead[reason]), burial{group, buffer.Unrouted, 0, reason}); err != nil {
+			return err
+		}
+	}
+	_, err := tx.exec(ctx, markUnmatchedSQL, group.String(), b.config.Table, in.claim, b.config.Owner,
+		len(ids), ids[0], ids[len(ids)-1], in.oldest, in.claimed, idset.JSONIDs(ids), idset.Of(ids).JSON(), in.newest, claim.text(false))
+	return err
+}

@@ -1,0 +1,305 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/routing"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
+)
+
+// The registry, table outbox_sinks, decides what a batch is routed to, not the configuration of the process that routes
+// it: an old relay that runs beside a new one gives the new one's sinks their events too. routes_no rises with each
+// change, and every route compares it with what this process has read. A route sees no registry but the latest, because no other transaction
+// writes while it runs.
+
+// registry is what a process has read of it.
+type registry struct {
+	generation int64 // of the file
+	no         int64
+	table      routing.Table
+	dropped    []string
+	// current is the present name of a configured sink that was renamed, local the reverse.
+	current, local map[string]string
+}
+
+func nameIn(names map[string]string, name string) string { return cmp.Or(names[name], name) }
+
+// routes are the routes of a buffer. They are safe for concurrent use.
+type routes struct {
+	registering sync.Mutex
+	read        atomic.Pointer[registry]
+}
+
+const (
+	routesNoSQL = `
+SELECT routes_no FROM outbox_buffers WHERE buffer = ?1`
+
+	readSinksSQL = `
+SELECT sink, match, batch_size, formerly, dropped_at IS NOT NULL FROM outbox_sinks WHERE buffer = ?1 ORDER BY sink`
+)
+
+func (b *Buffer) registeredSinks(ctx context.Context, tx transaction) ([]routing.Registered, error) {
+	rows, err := tx.rows(ctx, readSinksSQL, b.config.Table)
+	return db.All(rows, err, func(rows *sql.Rows, r *routing.Registered) error {
+		var match, formerly string
+		if err := rows.Scan(&r.Sink, &match, &r.BatchSize, &formerly, &r.Dropped); err != nil {
+			return err
+		}
+		return errors.Join(json.Unmarshal([]byte(match), &r.Match), json.Unmarshal([]byte(formerly), &r.Formerly))
+	})
+}
+
+// errUnregistered: the registry does not have the sinks of this process, because another file is in place of the first one, or the
+// registry was emptied.
+var errUnregistered = errors.New("the sinks are not registered")
+
+// routesIn returns the registry as the transaction sees it. errors.Is finds errUnregistered.
+func (b *Buffer) routesIn(ctx context.Context, tx transaction) (*registry, error) {
+	known := b.routes.read.Load()
+	if known == nil || known.generation != tx.generation {
+		return nil, errUnregistered
+	}
+	var no int64
+	err := tx.row(ctx, routesNoSQL, b.config.Table).Scan(&no)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
+		return nil, errUnregistered
+	case err != nil:
+		return nil, err
+	case no == known.no:
+		return known, nil
+	}
+	return b.readRoutes(ctx, tx)
+}
+
+// readRoutes reads the registry and remembers it. The transaction must not have changed it.
+func (b *Buffer) readRoutes(ctx context.Context, tx transaction) (*registry, error) {
+	r := &registry{generation: tx.generation, current: map[string]string{}, local: map[string]string{}}
+	if err := tx.row(ctx, routesNoSQL, b.config.Table).Scan(&r.no); err != nil {
+		return nil, err
+	}
+	all, err := b.registeredSinks(ctx, tx)
+	if err != nil {
+		return nil, err
+	}
+	if len(all) == 0 {
+		return nil, errUnregistered
+	}
+	var (
+		open   []buffer.Route
+		names  = map[string]bool{}
+		former = map[string]string{}
+	)
+	for _, s := range all {
+		names[s.Sink] = true
+		for _, was := range s.Formerly {
+			former[was] = s.Sink
+		}
+		if s.Dropped {
+			r.dropped = append(r.dropped, s.Sink)
+			continue
+		}
+		open = append(open, buffer.Route{Sink: s.Sink, Match: s.Match, BatchSize: s.BatchSize})
+	}
+	if r.table, err = routing.NewTable(open); err != nil {
+		return nil, fmt.Errorf("table outbox_sinks: %w", err)
+	}
+	for _, s := range b.config.Sinks {
+		if now := former[s.Sink]; now != "" && !names[s.Sink] {
+			r.current[s.Sink], r.local[now] = now, s.Sink
+		}
+	}
+	b.routes.read.Store(r)
+	return r, nil
+}
+
+// ready returns the registry as this process has read it last, and registers the sinks if it never has.
+func (b *Buffer) ready(ctx context.Context) (*registry, error) {
+	if known := b.routes.read.Load(); known != nil && known.generation == b.follow.Generation() {
+		return known, nil
+	}
+	if err := b.RegisterSinks(ctx); err != nil {
+		return nil, err
+	}
+	known := b.routes.read.Load()
+	if known == nil { // its file was replaced meanwhile
+		return nil, errUnregistered
+	}
+	return known, nil
+}
+
+// A start adds sinks and updates what they take. It removes none: an old relay that restarts during a rollout would remove those of
+// the new one.
+const (
+	saveSinkSQL = `
+INSERT INTO outbox_sinks (buffer, sink, match, batch_size, formerly) VALUES (?1, ?2, ?3, ?4, ?5)
+ON CONFLICT (buffer, sink) DO UPDATE SET match = excluded.match, batch_size = excluded.batch_size, formerly = excluded.formerly`
+
+	removeSinkSQL = `
+DELETE FROM outbox_sinks WHERE buffer = ?1 AND sink = ?2`
+
+	// Of a sink that a relay knows by a former name, later batches come back by that.
+	formerBatchesSQL = `
+SELECT DISTINCT b.sink, s.sink FROM outbox_batches AS b JOIN outbox_sinks AS s ON s.buffer = b.buffer AND b.sink IN (SELECT value FROM json_each(s.formerly))
+WHERE b.buffer = ?1 AND NOT EXISTS (SELECT 1 FROM outbox_sinks AS o WHERE o.buffer = ?1 AND o.sink = b.sink)`
+
+	moveBatchesSQL = `
+UPDATE outbox_batches SET sink = ?3 WHERE buffer = ?1 AND sink = ?2`
+
+	countChangeSQL = `
+UPDATE outbox_buffers
+SET routed = routed OR EXISTS (SELECT 1 FROM outbox_sinks WHERE buffer = ?1 AND dropped_at IS NULL), routes_no = routes_no + 1
+WHERE buffer = ?1 AND (?2 OR NOT routed AND EXISTS (SELECT 1 FROM outbox_sinks WHERE buffer = ?1 AND dropped_at IS NULL))`
+
+	wakeKeptSQL = `
+UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+WHERE buffer = ?1 AND sink = '*' AND state = 'waiting' AND due_at = ` + never
+
+	serveSQL = `
+UPDATE outbox_sinks SET seen_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+WHERE buffer = ?1 AND sink IN (SELECT value FROM json_each(?2)) AND dropped_at IS NULL`
+)
+
+// never is when kept events are due, which no sink takes.
+const never = `'9999-12-31T23:59:59.999Z'`
+
+// RegisterSinks implements buffer.SinkRegistry.
+func (b *Buffer) RegisterSinks(ctx context.Context) error {
+	if b.config.Sinks == nil {
+		return nil
+	}
+	b.routes.registering.Lock()
+	defer b.routes.registering.Unlock()
+	err := b.write(ctx, "registering the sinks", func(tx transaction) error {
+		changed, err := b.register(ctx, tx)
+		if err != nil {
+			return err
+		}
+		if err := b.moveBatches(ctx, tx); err != nil {
+			return err
+		}
+		if _, err := tx.exec(ctx, countChangeSQL, b.config.Table, changed); err != nil {
+			return err
+		}
+		if changed || b.config.Unmatched != buffer.UnmatchedKeep {
+			_, err = tx.exec(ctx, wakeKeptSQL, b.config.Table)
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return b.serve(ctx)
+}
+
+// register writes the configured sinks into the registry, and reports whether that has changed anything.
+func (b *Buffer) register(ctx context.Context, tx transaction) (changed bool, err error) {
+	if _, _, err := b.storedMode(ctx, tx); err != nil {
+		return false, err
+	}
+	before, err := b.registeredSinks(ctx, tx)
+	if err != nil {
+		return false, err
+	}
+	after, known := routing.Register(before, b.config.Sinks), map[string]*routing.Registered{}
+	for i := range before {
+		name := before[i].Sink
+		if _, stays := after[name]; stays {
+			known[name] = &before[i]
+			continue
+		}
+		if _, err := tx.exec(ctx, removeSinkSQL, b.config.Table, name); err != nil {
+			return false, err
+		}
+		changed = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(after)) {
+		s := after[name]
+		if old := known[name]; old != nil && old.Equal(&s) {
+			continue
+		}
+		if _, err := tx.exec(ctx, saveSinkSQL, b.config.Table, name, jsonTexts(s.Match), s.BatchSize, jsonTexts(s.Formerly)); err != nil {
+			return false, err
+		}
+		changed = true
+	}
+	return changed, nil
+}
+
+func jsonTexts(texts []string) string {
+	if texts == nil {
+		return "[]"
+	}
+	text, _ := json.Marshal(texts) // strings never fail
+	return string(text)
+}
+
+// moveBatches gives sinks the batches that came back under their former names.
+func (b *Buffer) moveBatches(ctx context.Context, tx transaction) error {
+	moves, err := b.formerBatches(ctx, tx)
+	if err != nil {
+		return err
+	}
+	for _, m := range moves {
+		if _, err := tx.exec(ctx, moveBatchesSQL, b.config.Table, m[0], m[1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// formerBatches returns the names that batches have and no sink has any more, each with the present one.
+func (b *Buffer) formerBatches(ctx context.Context, tx transaction) ([][2]string, error) {
+	rows, err := tx.rows(ctx, formerBatchesSQL, b.config.Table)
+	return db.All(rows, err, func(rows *sql.Rows, m *[2]string) error { return rows.Scan(&m[0], &m[1]) })
+}
+
+// ServeSinks implements buffer.SinkRegistry.
+func (b *Buffer) ServeSinks(ctx context.Context) error {
+	if b.config.Sinks == nil {
+		return nil
+	}
+	if _, err := b.ready(ctx); err != nil {
+		return err
+	}
+	err := b.serve(ctx)
+	if errors.Is(err, errUnregistered) {
+		return b.RegisterSinks(ctx)
+	}
+	return err
+}
+
+// serve reads the registry and notes that this process serves its sinks.
+func (b *Buffer) serve(ctx context.Context) error {
+	return b.write(ctx, "noting that sinks are served", func(tx transaction) error {
+		known, err := b.readRoutes(ctx, tx)
+		if err != nil {
+			return err
+		}
+		var names []string
+		for _, s := range b.config.Sinks {
+			names = append(names, nameIn(known.current, s.Sink))
+		}
+		_, err = tx.exec(ctx, serveSQL, b.config.Table, jsonTexts(names))
+		return err
+	})
+}
+
+// serves reports whether this process serves a sink that it is configured with: the sink is not dropped, as far as is known.
+func (b *Buffer) serves(ctx context.Context, sink string) (bool, error) {
+	known, err := b.ready(ctx)
+	if err != nil {
+		return false, err
+	}
+	return !slices.Contains(known.dropped, nameIn(known.current, sink)), nil
+}

@@ -1,0 +1,129 @@
+package sqlite_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/outboxrelay/relay/internal/testkit"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/sqlite"
+)
+
+func openUnmatched(t *testing.T, p *testDB, mode buffer.ClaimMode, unmatched buffer.Unmatched, routes ...buffer.Route) *sqlite.Buffer {
+	t.Helper()
+	return openBuffer(t, p, sqlite.Config{Owner: string(unmatched), Claim: mode, Sinks: routes, Unmatched: unmatched})
+}
+
+// TestUnmatched_Delete: an event that no sink takes is deleted, without a dead letter.
+func TestUnmatched_Delete(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		p := newSinksDB(t, mode)
+		b := openUnmatched(t, p, mode, buffer.UnmatchedDelete, dropSinks[0])
+		insertTopics(t, p, "x", "a.x", "y")
+		routeAll(t, b, "[all]")
+		if routed, err := b.RouteDue(t.Context(), lease); err != nil || routed == nil || routed.Events != 2 {
+			t.Fatalf("deleted %+v, %v; want 2 events", routed, err)
+		}
+		deliverAll(t, b.Sink("all"), takeOverOf(t, b.Sink("all"), "a.x"))
+		expectEmpty(t, p)
+		if n := countRows(t, p, "outbox_dead_letters"); n != 0 {
+			t.Errorf("there are %d dead letters", n)
+		}
+	})
+}
+
+// TestUnmatched_Keep: events that no sink takes wait, do not stop claims, and are routed when the sinks change; those that still match none wait on.
+func TestUnmatched_Keep(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		for _, change := range []string{"added", "restored", "error"} {
+			t.Run(change, func(t *testing.T) {
+				t.Parallel()
+				p := newSinksDB(t, mode)
+				b := openUnmatched(t, p, mode, buffer.UnmatchedKeep, dropSinks[0])
+				added := buffer.Route{Sink: "added", Match: []string{"b.#", "a.b"}, BatchSize: 10}
+				if change == "restored" {
+					other := openUnmatched(t, p, mode, buffer.UnmatchedKeep, added)
+					testkit.NoError(t, other.RegisterSinks(t.Context()))
+					testkit.NoError(t, b.DropSink(t.Context(), "added", buffer.DroppedDiscarded))
+				}
+				insertTopics(t, p, "b.1", "a.1", "x")
+				routeAll(t, b, "[all]")
+				insertTopics(t, p, "b.2", "x")
+				routeAll(t, b, "[]")
+				again := openUnmatched(t, p, mode, buffer.UnmatchedKeep, dropSinks[0])
+				testkit.NoError(t, again.RegisterSinks(t.Context())) // changes nothing
+				backlog, err := again.CountBacklog(t.Context(), 100)
+				testkit.NoError(t, err)
+				if backlog != (buffer.Backlog{}) {
+					t.Errorf("the backlog is %+v, want none: kept events wait for no retry", backlog)
+				}
+				if routed, err := b.RouteDue(t.Context(), lease); routed != nil || err != nil {
+					t.Fatalf("routed %+v, %v", routed, err)
+				}
+				deliverAll(t, b.Sink("all"), takeOverOf(t, b.Sink("all"), "a.1"))
+				if n := countRows(t, p, "outbox_events"); n != 4 {
+					t.Fatalf("%d events are left, want 4", n)
+				}
+				switch change {
+				case "added":
+					b = openUnmatched(t, p, mode, buffer.UnmatchedKeep, dropSinks[0], added)
+					testkit.NoError(t, b.RegisterSinks(t.Context()))
+				case "restored":
+					testkit.NoError(t, b.RestoreSink(t.Context(), "added"))
+				case "error":
+					b = openUnmatched(t, p, mode, buffer.UnmatchedError, dropSinks[0])
+					testkit.NoError(t, b.RegisterSinks(t.Context()))
+				}
+				for {
+					routed, err := b.RouteDue(t.Context(), lease)
+					testkit.NoError(t, err)
+					if routed == nil {
+						break
+					}
+				}
+				if change == "error" {
+					dead := texts(t, p, "SELECT sink || ' ' || topic FROM outbox_dead_letters ORDER BY event_id")
+					if fmt.Sprint(dead) != "[* b.1 * x * b.2 * x]" {
+						t.Errorf("dead letters: %q", dead)
+					}
+					expectEmpty(t, p)
+					return
+				}
+				for left := 2; left > 0; {
+					batch, err := b.Sink("added").TakeOver(t.Context(), lease, buffer.DueRetry)
+					testkit.NoError(t, err)
+					if batch == nil {
+						t.Fatalf("%d events did not get to the sink", left)
+					}
+					left -= batch.Len()
+					deliverAll(t, b.Sink("added"), batch)
+				}
+				if topics := texts(t, p, "SELECT topic FROM outbox_events"); fmt.Sprint(topics) != "[x x]" {
+					t.Errorf("%v are left, want those that no sink takes", topics)
+				}
+				if n := number(t, p, "SELECT coalesce(sum(events), 0) FROM outbox_batches WHERE sink = '*' AND due_at LIKE '9999-%'"); n != 2 {
+					t.Errorf("%d events wait, want 2", n)
+				}
+				// A sink that takes every event ends the wait, and a stamp that is not that of the row holds them together.
+				b = openUnmatched(t, p, mode, buffer.UnmatchedKeep, dropSinks...)
+				testkit.NoError(t, b.RegisterSinks(t.Context()))
+				for {
+					routed, err := b.RouteDue(t.Context(), lease)
+					testkit.NoError(t, err)
+					if routed == nil {
+						break
+					}
+				}
+				for {
+					batch, err := b.Sink("crm").TakeOver(t.Context(), lease, buffer.DueRetry)
+					testkit.NoError(t, err)
+					if batch == nil {
+						break
+					}
+					deliverAll(t, b.Sink("crm"), batch)
+				}
+				expectEmpty(t, p)
+			})
+		}
+	})
+}

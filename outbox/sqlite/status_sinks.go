@@ -1,0 +1,156 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"database/sql"
+	"encoding/json"
+	"slices"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/idset"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
+)
+
+// The status of a buffer with several sinks. An event is in a row of each sink that does not have it, so the pending events are those
+// that any row has. Rows that may share events have the same claim_id: only the members of those are compared.
+const (
+	pendingRowsSQL = `
+SELECT coalesce(claim_id, ''), events - json_array_length(delivered), coalesce(members, '[]'), delivered
+FROM outbox_batches WHERE buffer = ?1 AND events > json_array_length(delivered)`
+
+	// A batch that waits for a change of the registry is never due.
+	sinksStatusSQL = `
+WITH batches AS (
+  SELECT sink, count(*) FILTER (WHERE state = 'leased') AS leased,
+         count(*) FILTER (WHERE state = 'waiting') AS waiting,
+         count(*) FILTER (WHERE state = 'delivered') AS delivered,
+         count(*) FILTER (WHERE state <> 'leased' AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')) AS due,
+         sum(max(events - json_array_length(delivered), 0)) AS pending,
+         min(oldest_at) FILTER (WHERE events > json_array_length(delivered)) AS oldest_at,
+         min(due_at) FILTER (WHERE state = 'waiting' AND due_at < ` + never + `) AS next_at,
+         count(*) FILTER (WHERE ` + anySuspectSQL + `) AS suspects,
+         min(claimed_at) FILTER (WHERE ` + anySuspectSQL + `) AS oldest_suspect
+  FROM outbox_batches WHERE buffer = ?1 GROUP BY sink
+), letters AS (
+  SELECT sink, count(*) AS dead, count(*) FILTER (WHERE notified_at IS NULL) AS unnotified
+  FROM outbox_dead_letters WHERE pipeline = ?2 AND closed_at IS NULL GROUP BY sink
+), names AS (
+  SELECT sink FROM outbox_sinks WHERE buffer = ?1 AND dropped_at IS NULL UNION SELECT sink FROM batches UNION SELECT sink FROM letters
+)
+SELECT sink, coalesce(leased, 0), coalesce(waiting, 0), coalesce(delivered, 0), coalesce(due, 0), coalesce(pending, 0),
+       coalesce((julianday('now') - julianday(oldest_at)) * 86400, 0.0), coalesce((julianday(next_at) - julianday('now')) * 86400, 0.0),
+       coalesce(suspects, 0), coalesce((julianday('now') - julianday(oldest_suspect)) * 86400, 0.0), coalesce(dead, 0), coalesce(unnotified, 0)
+FROM names LEFT JOIN batches USING (sink) LEFT JOIN letters USING (sink)`
+
+	sinkWaitsSQL = `
+SELECT sink, error, batches, events, first, last FROM (
+  SELECT sink, coalesce(error, '') AS error, count(*) AS batches, sum(events) AS events,
+         (julianday(min(due_at)) - julianday('now')) * 86400 AS first, (julianday(max(due_at)) - julianday('now')) * 86400 AS last,
+         row_number() OVER (PARTITION BY sink ORDER BY count(*) DESC, min(due_at)) AS n
+  FROM outbox_batches
+  WHERE buffer = ?1 AND due_at < ` + never + ` AND (state = 'waiting' OR state = 'delivered' AND error IS NOT NULL)
+  GROUP BY sink, error
+) WHERE n <= ?2 ORDER BY sink, n`
+)
+
+// seconds is a number of seconds as a time; never negative.
+func seconds(n float64) time.Duration { return max(0, time.Duration(n*float64(time.Second))) }
+
+// sinksStatus completes a status by that of each sink. fresh is the unclaimed events, oldest the age of the oldest.
+func (b *Buffer) sinksStatus(ctx context.Context, tx transaction, s *buffer.Status, fresh int64, oldest time.Duration) error {
+	routed, err := b.pendingRouted(ctx, tx)
+	if err != nil {
+		return err
+	}
+	s.Pending = fresh + routed
+	at := map[string]int{}
+	for _, r := range append(slices.Clone(b.config.Sinks), buffer.Route{Sink: buffer.Unrouted}) {
+		at[r.Sink] = len(s.Sinks)
+		s.Sinks = append(s.Sinks, buffer.SinkStatus{Name: r.Sink})
+	}
+	rows, err := tx.rows(ctx, sinksStatusSQL, b.config.Table, b.config.Pipeline)
+	all, err := db.All(rows, err, func(rows *sql.Rows, one *buffer.SinkStatus) error {
+		var oldest, next, suspect float64
+		err := rows.Scan(&one.Name, &one.Leased, &one.Waiting, &one.Delivered, &one.Due, &one.Pending, &oldest, &next, &one.Suspects, &suspect, &one.Dead, &one.Unnotified)
+		one.OldestPending, one.Next, one.OldestSuspect = seconds(oldest), seconds(next), seconds(suspect)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for _, one := range all {
+		if i, known := at[one.Name]; known {
+			s.Sinks[i] = one
+			continue
+		}
+		at[one.Name] = len(s.Sinks)
+		s.Sinks = append(s.Sinks, one)
+	}
+	rows, err = tx.rows(ctx, sinkWaitsSQL, b.config.Table, buffer.MaxWaits)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		var (
+			name        string
+			one         buffer.Wait
+			first, last float64
+		)
+		if err := rows.Scan(&name, &one.Error, &one.Batches, &one.Events, &first, &last); err != nil {
+			return err
+		}
+		one.First, one.Last = time.Duration(first*float64(time.Second)), time.Duration(last*float64(time.Second))
+		s.Sinks[at[name]].Waits = append(s.Sinks[at[name]].Waits, one)
+	}
+	unrouted := s.Sinks[at[buffer.Unrouted]]
+	unrouted.Pending += fresh
+	unrouted.OldestPending = max(unrouted.OldestPending, oldest)
+	s.Sinks = slices.Delete(s.Sinks, at[buffer.Unrouted], at[buffer.Unrouted]+1)
+	slices.SortFunc(s.Sinks[len(b.config.Sinks):], func(a, b buffer.SinkStatus) int { return cmp.Compare(a.Name, b.Name) })
+	s.Sinks = append(s.Sinks, unrouted)
+	return rows.Err()
+}
+
+// pendingRouted counts the events that any batch has and has not delivered.
+func (b *Buffer) pendingRouted(ctx context.Context, tx transaction) (pending int64, err error) {
+	type row struct {
+		claim              string
+		events             int64
+		members, delivered string
+	}
+	rows, err := tx.rows(ctx, pendingRowsSQL, b.config.Table)
+	all, err := db.All(rows, err, func(rows *sql.Rows, r *row) error { return rows.Scan(&r.claim, &r.events, &r.members, &r.delivered) })
+	if err != nil {
+		return 0, err
+	}
+	claims := map[string][]row{}
+	for _, r := range all {
+		if r.claim == "" {
+			pending += r.events
+			continue
+		}
+		claims[r.claim] = append(claims[r.claim], r)
+	}
+	for _, shared := range claims {
+		if len(shared) == 1 {
+			pending += shared[0].events
+			continue
+		}
+		sets := make([]idset.Set, len(shared))
+		for i, r := range shared {
+			sets[i], _ = idset.ParseJSON(r.members) // unreadable ones hold nothing; see free
+			if r.delivered != "[]" {
+				var delivered []int64
+				if err := json.Unmarshal([]byte(r.delivered), &delivered); err != nil {
+					return 0, err
+				}
+				sets[i] = idset.Of(idset.Without(sets[i].IDs(), idset.Of(delivered)))
+			}
+		}
+		pending += idset.Union(sets...).Len()
+	}
+	return pending, nil
+}
