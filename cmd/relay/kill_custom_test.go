@@ -31,26 +31,39 @@ const customSource = `pipelines:
         FROM {events} e JOIN activities a ON a.id = e.activity_id
     batch_size: 50
     lease: 1s
-    sink: {url: %q}
+    %s
 admin: {listen: ""}
 `
 
-// A relay is killed while it drains a custom table. Events with a parent arrive once, the others become dead letters
+const (
+	integerKey = "bigint GENERATED ALWAYS AS IDENTITY"
+	uuidKey    = "uuid DEFAULT gen_random_uuid()"
+
+	oneSink  = "sink: {url: %[1]q}"
+	twoSinks = "sinks: [{name: log, url: %[1]q}, {name: second, url: %[1]q, stream: second, batch_size: 20}]"
+)
+
+// A relay is killed while it drains a custom table. Events with a parent arrive once at each sink, the others become dead letters
 // once.
 func TestKill9_CustomTable(t *testing.T) {
 	t.Parallel()
 	const events, kills = 15_000, 6
-	for name, key := range map[string]string{
-		"integer": "bigint GENERATED ALWAYS AS IDENTITY",
-		"uuid":    "uuid DEFAULT gen_random_uuid()",
+	for name, of := range map[string]struct {
+		key, sinks string
+		streams    []string
+	}{
+		"integer":            {integerKey, oneSink, []string{"orders"}},
+		"uuid":               {uuidKey, oneSink, []string{"orders"}},
+		"integer, two sinks": {integerKey, twoSinks, []string{"orders", "second"}},
+		"uuid, two sinks":    {uuidKey, twoSinks, []string{"orders", "second"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			to, db := redisStream(t), newDatabase(t)
-			for statement := range strings.SplitSeq(fmt.Sprintf(customSQL, key, events), ";\n") {
+			for statement := range strings.SplitSeq(fmt.Sprintf(customSQL, of.key, events), ";\n") {
 				db.exec(statement)
 			}
-			path := write(t, strings.Replace(fmt.Sprintf(customSource, db.url, to.url), "Activity Events\n", "'\"Activity Events\"'\n", 1))
+			path := write(t, strings.Replace(fmt.Sprintf(customSource, db.url, fmt.Sprintf(of.sinks, to.url)), "Activity Events\n", "'\"Activity Events\"'\n", 1))
 			do(t, nil, "migrate", "-c", path).want(t, 0, "activities: applied schema relay, 0001_", "")
 			for range kills {
 				r := start(t, nil, "run", "-c", path)
@@ -70,23 +83,26 @@ func TestKill9_CustomTable(t *testing.T) {
 			if code := r.exit(); code != 0 {
 				t.Errorf("exit status %d", code)
 			}
-			var arrived, want []string
-			entries, err := connect(t, to.url).XRange(t.Context(), "orders", "-", "+").Result()
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, e := range entries {
-				arrived = append(arrived, e.Values["key"].(string))
-			}
+			var want []string
 			for i := 1; i <= events; i++ {
 				if i%100 != 0 {
 					want = append(want, fmt.Sprintf("lead %d", i))
 				}
 			}
-			slices.Sort(arrived)
 			slices.Sort(want)
-			if diff := cmp.Diff(want, arrived); diff != "" {
-				t.Errorf("arrived (-want +got):\n%.2000s", diff)
+			for _, stream := range of.streams {
+				entries, err := connect(t, to.url).XRange(t.Context(), stream, "-", "+").Result()
+				if err != nil {
+					t.Fatal(err)
+				}
+				var arrived []string
+				for _, e := range entries {
+					arrived = append(arrived, e.Values["key"].(string))
+				}
+				slices.Sort(arrived)
+				if diff := cmp.Diff(want, arrived); diff != "" {
+					t.Errorf("arrived in stream %s (-want +got):\n%.2000s", stream, diff)
+				}
 			}
 			const deadSQL = `SELECT count(*) FILTER (WHERE error = 'not projected' AND (event_row->>'activity_id')::int % 100 = 0) - 1000 * count(*) FILTER (WHERE error <> 'not projected') FROM relay.outbox_dead_letters`
 			if n := db.count(deadSQL); n != events/100 {

@@ -296,4 +296,32 @@ var routingMutants = []mutant{
 		new:  "l.claim_id = e.group_id)",
 		pkg:  "./outbox/postgres", test: "TestCustomSinks_Orphans",
 	},
+	{
+		name: "a batch of uuids gives its events other numbers",
+		file: "outbox/postgres/internal/custom/statements_uuid.go",
+		old:  "  WHEN t.members IS NULL THEN ARRAY(",
+		new:  "  WHEN t.first_id IS NOT NULL THEN ARRAY(",
+		pkg:  "./outbox/postgres", test: "TestCustomSinks_Contents",
+	},
+	{
+		name: "a part of uuids has none",
+		file: "outbox/postgres/internal/custom/settle_routed.go",
+		old:  "$1::uuid, custom_uuids\nFROM custom_events e JOIN unnest($2::custom_finds, $3::bigint[]) x(f, n) ON x.f = e.custom_id\nWHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY",
+		new:  "$1::uuid, NULL::uuid[]\nFROM custom_events e JOIN unnest($2::custom_finds, $3::bigint[]) x(f, n) ON x.f = e.custom_id\nWHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY",
+		pkg:  "./outbox/postgres", test: "TestCustomSinks_Contents",
+	},
+	{
+		name: "events with uuids of several sinks are taken for orphans",
+		file: "outbox/postgres/internal/custom/statements.go",
+		old:  `" = ANY (l.uuids)", "uuid[]"`,
+		new:  `" = ANY (l.uuids) AND false", "uuid[]"`,
+		pkg:  "./outbox/postgres", test: "TestCustomSinks_Orphans",
+	},
+	{
+		name: "a repair removes batches of uuids that several sinks take",
+		file: "outbox/postgres/internal/custom/statements_uuid.go",
+		old:  "WHERE l.buffer = $1 AND e.group_id = coalesce(l.claim_id, l.group_id)\n  UNION",
+		new:  "WHERE l.buffer = $1 AND e.group_id = l.group_id\n  UNION",
+		pkg:  "./outbox/postgres", test: "TestCustomSinks_Repair",
+	},
 }

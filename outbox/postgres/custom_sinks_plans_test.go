@@ -12,10 +12,10 @@ import (
 // As TestPlans_CustomTable, for the batches of several sinks.
 func TestPlans_CustomSinks(t *testing.T) {
 	t.Parallel()
-	for _, statistics := range []string{"empty", "claimed"} {
-		t.Run("statistics of "+statistics, func(t *testing.T) {
+	for _, of := range []struct{ key, statistics string }{{"Integer", "empty"}, {"Integer", "claimed"}, {"UUID", "empty"}, {"UUID", "claimed"}} {
+		t.Run(of.key+", statistics of "+of.statistics, func(t *testing.T) {
 			t.Parallel()
-			o := newActivitySinks(t, "")
+			o, statistics := newActivitySinks(t, of.key, ""), of.statistics
 			o.config.Custom.Project = "SELECT id, 'x.odd' AS topic, to_jsonb(e.id) AS payload FROM {events} e"
 			o.Buffer = o.open(t, o.config)
 			o.exec(t, "ALTER TABLE things SET (autovacuum_enabled = false)")

@@ -78,7 +78,10 @@ func (b *Backlog) Audit(ctx context.Context) (buffer.Audit, error) {
 
 // A leased batch is left to its owner, who deletes by the ids that it has. A row that has changed since it was read is left alone: a route may
 // have added events to it.
-const removeEmptySQL = foundSQL + `
+const removeEmptySQL = foundSQL + RemoveEmptySQL
+
+// RemoveEmptySQL ends a statement whose WITH has found.
+const RemoveEmptySQL = `
 DELETE FROM outbox_batches l USING outbox_batches o
 WHERE l.buffer = $1 AND NOT (l.state = 'leased' AND l.due_at > clock_timestamp())
   AND o.group_id = l.group_id AND o.lease_no = l.lease_no AND o.events = l.events

@@ -33,7 +33,10 @@ const auditSinksSQL = spansSQL + `, sent AS (
 )
 SELECT (SELECT count(*) FROM follows f JOIN outbox_events e ON e.id >= f.first AND e.id < least(f.beyond, f.before) AND e.group_id IS NULL WHERE f.before > f.first),
        (SELECT count(*) FROM repeats r JOIN outbox_events e ON e.id >= r.first AND e.id < least(r.beyond, r.before) AND e.group_id IS NOT DISTINCT FROM r.stamp
-        WHERE r.before > r.first),
+        WHERE r.before > r.first),` + AuditedSinksSQL
+
+// AuditedSinksSQL ends an audit of several sinks.
+const AuditedSinksSQL = `
        count(*) FILTER (WHERE unserved), coalesce(sum(events) FILTER (WHERE unserved), 0)::bigint,
        count(*) FILTER (WHERE kept), coalesce(sum(events) FILTER (WHERE kept), 0)::bigint,
        count(*) FILTER (WHERE unrouted), coalesce(sum(events) FILTER (WHERE unrouted), 0)::bigint
@@ -44,7 +47,7 @@ FROM (
 
 // auditSinks is the part of an audit for several sinks.
 func (b *Backlog) auditSinks(t *ledger.Tables, a *buffer.Audit) pg.Step {
-	return pg.Step{SQL: t.SQL(auditSinksSQL), Args: []string{t.Buffer}, Row: func(v [][]byte) error {
+	return pg.Step{SQL: t.Statements.AuditSinks, Args: []string{t.Buffer}, Row: func(v [][]byte) error {
 		n := func(i int) int64 { return pg.ReadInt8(v[i]) }
 		a.Split, a.Doubled = n(0), n(1)
 		a.Unserved, a.Kept, a.Unrouted = buffer.Count{Batches: n(2), Events: n(3)}, buffer.Count{Batches: n(4), Events: n(5)}, buffer.Count{Batches: n(6), Events: n(7)}

@@ -26,7 +26,7 @@ func New(base *ledger.Base, watermarks *watermark.Watermarks) *Backlog {
 // created_at, so outbox_events may also stand for a SELECT of these.
 func Statements(names *strings.Replacer) ledger.Statements {
 	return ledger.Statements{
-		Count: names.Replace(countSQL), FullSweep: names.Replace(fullSweepSQL), Status: names.Replace(statusSQL), Audit: names.Replace(auditSQL), Windows: true,
+		Count: names.Replace(countSQL), FullSweep: names.Replace(fullSweepSQL), Status: names.Replace(statusSQL), Audit: names.Replace(auditSQL), AuditSinks: names.Replace(auditSinksSQL), Windows: true,
 		RemoveEmpty: names.Replace(removeEmptySQL), CorrectCounts: names.Replace(correctCountsSQL), Adopt: names.Replace(adoptSQL),
 	}
 }

@@ -18,8 +18,6 @@ type Config struct {
 	Schema string
 	// Archive reports whether delivered events are archived.
 	Archive bool
-	// Sinks reports whether events are routed to several sinks.
-	Sinks bool
 }
 
 // Check adds all that the table lacks.
@@ -64,8 +62,6 @@ func checkKey(f *catalog.Findings, t Facts, c Config) {
 	case c.Cursor != "" || key.IsInteger():
 	case key.OID != pg.OIDUUID:
 		f.Add(column+" is "+key.Type+"; expected an integer that grows or a uuid (or name a column that grows as source.cursor)", AddCursor(table))
-	case c.Sinks:
-		f.Add(column+" is a uuid, but several sinks need integers for now; use a single sink, or name a column that grows as source.cursor", AddCursor(table))
 	case c.Archive:
 		f.Add(column+" is a uuid, but an archive needs integers; remove archive.table, or name a column that grows as source.cursor", AddCursor(table))
 	}

@@ -33,9 +33,8 @@ func (t *Table) Stamp(ctx context.Context, tables *ledger.Tables, limit int, lea
 	p := t.newProjecting(groupID).within(ctx, lease)
 	p.Reserve(limit)
 	start, settings, begin := t.Claimer.Begin(tables, lease, p.Reset)
-	args := []string{tables.Buffer, groupID.String(), pg.Int(in.After), pg.Int(in.UpTo), pg.Int(int64(limit)), pg.Interval(lease), t.Base.Owner}
-	if t.Numbered() {
-		args = append(args, t.Base.ClaimsFor())
+	args := []string{
+		tables.Buffer, groupID.String(), pg.Int(in.After), pg.Int(in.UpTo), pg.Int(int64(limit)), pg.Interval(lease), t.Base.Owner, t.Base.ClaimsFor(),
 	}
 	steps := []pg.Step{
 		pg.Begin, settings, begin,
@@ -62,9 +61,6 @@ func (t *Table) Stamp(ctx context.Context, tables *ledger.Tables, limit int, lea
 // Example returns a claim with parameters, for EXPLAIN.
 func (t *Table) Example(buffer.ClaimMode) (sql string, args []string) {
 	_, args = claim.Example(t.tables, buffer.ClaimStamp)
-	if !t.Numbered() {
-		args = args[:7]
-	}
 	return t.tables.SQL(t.either(stampSQL, stampUUIDSQL)), args
 }
 
@@ -80,7 +76,7 @@ func (t *Table) TakeOverUnrouted(ctx context.Context, l *ledger.Ledger, lease ti
 
 // TakeOverEnding takes over a batch of a dropped sink, and projects its events if they become dead letters.
 func (t *Table) TakeOverEnding(ctx context.Context, l *ledger.Ledger, lease time.Duration, as buffer.Dropped) (*buffer.Lease, error) {
-	return t.takeOver(ctx, l, lease, buffer.DueRetry, takeOverEndingSQL, as)
+	return t.takeOver(ctx, l, lease, buffer.DueRetry, t.either(takeOverEndingSQL, takeOverEndingUUIDSQL), as)
 }
 
 func (t *Table) takeOver(ctx context.Context, l *ledger.Ledger, lease time.Duration, due buffer.Due, sql string, ends buffer.Dropped) (*buffer.Lease, error) {

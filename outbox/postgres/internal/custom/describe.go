@@ -35,6 +35,10 @@ WHERE e.custom_id BETWEEN (SELECT first_id FROM outbox_batches WHERE group_id = 
   AND e.group_id = $1
   AND e.custom_id::bigint <@ (SELECT members FROM outbox_batches WHERE group_id = current_setting('relay.batch')::uuid)`
 
+	rowsSharedUUIDSQL = `
+SELECT e.* FROM custom_events e
+WHERE e.custom_id = ANY ((SELECT uuids FROM outbox_batches WHERE group_id = current_setting('relay.batch')::uuid)::uuid[]) AND e.group_id = $1`
+
 	// This one only describes them, before the relay's tables exist.
 	rowsDescribedSQL = `
 SELECT e.* FROM custom_events e WHERE e.group_id = $1`

@@ -89,7 +89,7 @@ func (t *Table) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (rep
 			picked1, args = append([]string{"1"}, after...), append(append([]string{pg.Int(int64(size))}, after...), group, t.tables.Buffer, t.Base.Owner)
 		)
 		if t.Base.Sinks != nil {
-			next, putBack = nextRoutedSQL, replayRoutedSQL
+			next, putBack = nextRoutedSQL, t.either(replayRoutedSQL, replayRoutedUUIDSQL)
 			picked1 = append([]string{"1", t.tables.Buffer}, after...)
 			args = append([]string{pg.Int(int64(size)), t.tables.Buffer}, after...)
 			steps = append(steps, pg.Step{SQL: t.tables.SQL(lockRoutedSQL), Args: dead.Match(f, args...)})

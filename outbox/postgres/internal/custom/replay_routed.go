@@ -73,7 +73,69 @@ SELECT event_id, group_id FROM picked`
   SELECT $14::uuid, $10, 'stamp', 'waiting', 0, clock_timestamp(), $15, 0,
          0, 0, count(*), min(event_id), max(event_id), min(created_at), 'replayed', '*'
   FROM back WHERE sink = '*' HAVING count(*) > 0
-), closed AS (
+)` + closedRoutedSQL
+
+	// replayRoutedUUIDSQL is replayRoutedSQL for events that are found by their uuids. Those that go back get new numbers, one for each event:
+	// its dead letters may have several, each from another claim.
+	replayRoutedUUIDSQL = pickRoutedSQL + `, named AS MATERIALIZED (
+  SELECT event_id, group_id, d.custom_id AS id, coalesce((
+           SELECT s.sink FROM outbox_sinks s WHERE s.buffer = $10 AND s.dropped_at IS NULL AND d.sink IN (SELECT unnest(s.sink || s.formerly))
+           ORDER BY s.sink <> d.sink LIMIT 1), '*') AS sink
+  FROM picked p JOIN outbox_dead_letters d USING (event_id, group_id) WHERE d.pipeline = $1
+), chosen AS MATERIALIZED (
+  SELECT DISTINCT ON (id, sink) id, event_id, group_id, sink FROM named ORDER BY id, sink, event_id DESC, group_id
+), holders AS MATERIALIZED (
+  SELECT claim_id, sink, members FROM outbox_batches
+  WHERE buffer = $10 AND claim_id = ANY (current_setting('relay.locked')::uuid[])
+), joining AS MATERIALIZED (
+  SELECT c.id, c.event_id, c.group_id, c.sink, h.claim_id, bool_or(h.sink = c.sink) AS has
+  FROM chosen c JOIN holders h ON c.event_id <@ h.members
+  WHERE c.sink <> '*' AND EXISTS (SELECT FROM custom_events e WHERE e.custom_id = c.id AND e.group_id = h.claim_id)
+  GROUP BY c.id, c.event_id, c.group_id, c.sink, h.claim_id
+), joined AS (
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                              attempts, outages, events, first_id, last_id, oldest_at, newest_at, error, members, sink, claim_id, uuids)
+  SELECT ` + backlog.NewGroupSQL + `, $10, 'range', 'waiting', 0, clock_timestamp(), $15, 0,
+         0, 0, count(*), min(j.event_id), max(j.event_id), min(e.created_at), '-infinity', 'replayed',
+         range_agg(int8range(j.event_id, j.event_id, '[]')), j.sink, j.claim_id, array_agg(j.id ORDER BY j.event_id)
+  FROM joining j JOIN custom_events e ON e.custom_id = j.id
+  WHERE NOT j.has GROUP BY j.sink, j.claim_id
+), gone AS MATERIALIZED (
+  SELECT c.id, c.event_id, c.group_id, c.sink FROM chosen c
+  WHERE NOT EXISTS (SELECT FROM custom_events e WHERE e.custom_id = c.id)
+), letters AS MATERIALIZED (
+  SELECT DISTINCT ON (g.id) g.id, d.event_row, CASE g.sink WHEN '*' THEN $14::uuid ELSE $13::uuid END AS stamp
+  FROM gone g JOIN outbox_dead_letters d ON d.pipeline = $1 AND d.event_id = g.event_id AND d.group_id = g.group_id
+  ORDER BY g.id, g.sink
+), put AS (
+  INSERT INTO custom_events AS e (custom_columns)
+  OVERRIDING SYSTEM VALUE
+  SELECT custom_values FROM letters c, json_populate_record(NULL::custom_events, c.event_row) r
+  ON CONFLICT DO NOTHING
+  RETURNING e.custom_id AS id, e.created_at AS created_at, e.group_id
+), block AS MATERIALIZED (
+  SELECT nextval('outbox_numbers') + 1 AS first
+), numbered AS MATERIALIZED (
+  SELECT id, created_at, group_id, first + row_number() OVER (ORDER BY group_id, created_at, id) - 1 AS n FROM put, block
+), back AS MATERIALIZED (
+  SELECT g.id, g.event_id, g.group_id, g.sink, p.n, p.created_at FROM gone g JOIN numbered p ON p.id = g.id
+  WHERE p.group_id = CASE g.sink WHEN '*' THEN $14::uuid ELSE $13::uuid END
+), claimed AS (
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                              attempts, outages, events, first_id, last_id, oldest_at, newest_at, error, members, sink, claim_id, uuids)
+  SELECT ` + backlog.NewGroupSQL + `, $10, 'range', 'waiting', 0, clock_timestamp(), $15, 0,
+         0, 0, count(*), min(n), max(n), min(created_at), '-infinity', 'replayed',
+         range_agg(int8range(n, n, '[]')), sink, $13::uuid, array_agg(id ORDER BY n)
+  FROM back WHERE sink <> '*' GROUP BY sink
+), unrouted AS (
+  INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                              attempts, outages, events, first_id, last_id, oldest_at, error, sink, uuids)
+  SELECT $14::uuid, $10, 'stamp', 'waiting', 0, clock_timestamp(), $15, 0,
+         0, 0, count(*), min(n), max(n), min(created_at), 'replayed', '*', array_agg(id ORDER BY n)
+  FROM back WHERE sink = '*' HAVING count(*) > 0
+)` + closedRoutedSQL
+
+	closedRoutedSQL = `, closed AS (
   UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed'
   FROM (SELECT event_id, group_id FROM back UNION ALL SELECT event_id, group_id FROM joining WHERE NOT has) r
   WHERE d.pipeline = $1 AND d.event_id = r.event_id AND d.group_id = r.group_id

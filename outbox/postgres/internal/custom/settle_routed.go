@@ -50,8 +50,9 @@ WHERE current_setting('relay.fenced') = '1' AND l.buffer = $4 AND l.group_id = $
   AND NOT EXISTS (SELECT FROM custom_events e WHERE e.custom_id = ` + restFindsSQL + ` AND e.group_id = $1::uuid)`
 
 	keepRestSQL = `
-UPDATE outbox_batches l SET events = locked.events, delivered = locked.ids, members = locked.members
-FROM (SELECT count(*) AS events, array_agg(x.n ORDER BY x.n) AS ids, range_agg(int8range(x.n, nullif(x.n, 9223372036854775807), '[]')) AS members
+UPDATE outbox_batches l SET events = locked.events, delivered = locked.ids, members = locked.members, uuids = locked.uuids
+FROM (SELECT count(*) AS events, array_agg(x.n ORDER BY x.n) AS ids, range_agg(int8range(x.n, nullif(x.n, 9223372036854775807), '[]')) AS members,
+             custom_uuids AS uuids
       FROM custom_events e JOIN unnest($2::custom_finds, $3::bigint[]) x(f, n) ON x.f = e.custom_id
       WHERE e.custom_id = ` + restFindsSQL + ` AND e.group_id = $1::uuid) locked
 WHERE current_setting('relay.fenced') = '1' AND l.buffer = $4 AND l.group_id = $5::uuid AND l.lease_no = $6::bigint AND locked.events > 0
@@ -59,10 +60,10 @@ RETURNING locked.ids`
 
 	recordKeptRestSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, delivered, members, sink, claim_id)
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, delivered, members, sink, claim_id, uuids)
 SELECT $5::uuid, $4, 'range', 'delivered', $6::bigint, clock_timestamp() + $8::interval, $7, 1,
        0, 0, count(*), min(x.n), max(x.n), min(e.created_at), '-infinity', array_agg(x.n ORDER BY x.n),
-       range_agg(int8range(x.n, nullif(x.n, 9223372036854775807), '[]')), ` + ledger.SinkSQL + `, $1::uuid
+       range_agg(int8range(x.n, nullif(x.n, 9223372036854775807), '[]')), ` + ledger.SinkSQL + `, $1::uuid, custom_uuids
 FROM custom_events e JOIN unnest($2::custom_finds, $3::bigint[]) x(f, n) ON x.f = e.custom_id
 WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ` + restFindsSQL + ` AND e.group_id = $1::uuid
 HAVING count(*) > 0
@@ -72,10 +73,10 @@ RETURNING events::bigint`
 	// A part is a row of the same claim. The events stay as they are.
 	regroupSharedSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink, claim_id)
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink, claim_id, uuids)
 SELECT $5::uuid, $4, 'range', 'waiting', 0, clock_timestamp() + $6::interval, $7, $13::int,
        $8::int, $9::int, count(*), min(x.n), max(x.n), min(e.created_at), '-infinity', $10::uuid[], $11, $12,
-       range_agg(int8range(x.n, nullif(x.n, 9223372036854775807), '[]')), ` + ledger.SinkSQL + `, $1::uuid
+       range_agg(int8range(x.n, nullif(x.n, 9223372036854775807), '[]')), ` + ledger.SinkSQL + `, $1::uuid, custom_uuids
 FROM custom_events e JOIN unnest($2::custom_finds, $3::bigint[]) x(f, n) ON x.f = e.custom_id
 WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($2::custom_finds) AND e.group_id = $1::uuid
 HAVING count(*) > 0`

@@ -10,7 +10,8 @@ import (
 
 // Statements are written for a table custom_events with the columns custom_id (by which events are found: the
 // integer, or the uuid if there is none), custom_key (by which the projection names them), custom_uuid (the key
-// if it is a uuid), created_at and group_id. names puts the real ones in their place.
+// if it is a uuid), created_at and group_id. custom_member reports whether the event is one of those of the row l, and custom_uuids are
+// the uuids of a row of the ledger, in the order of their numbers x.n; NULL with integers. names puts the real ones in their place.
 
 // names returns what stands for the default names, in pairs. relay are the names of the relay's own tables.
 func (t *Table) names(events string, deadPayloadOID uint32, relay []string) []string {
@@ -21,13 +22,13 @@ func (t *Table) names(events string, deadPayloadOID uint32, relay []string) []st
 	if t.key.OID == pg.OIDUUID {
 		uuid = "e." + t.key.Quoted
 	}
-	deadID, number, finds := "d.event_uuid", "NULL::bigint", "uuid[]"
+	deadID, member, finds, uuids := "d.event_uuid", "e."+t.key.Quoted+" = ANY (l.uuids)", "uuid[]", "array_agg(e."+t.key.Quoted+" ORDER BY x.n)"
 	if t.Numbered() {
-		deadID, number, finds = "d.event_id", "e."+t.number.Quoted+"::bigint", "bigint[]"
+		deadID, member, finds, uuids = "d.event_id", "e."+t.number.Quoted+"::bigint <@ l.members", "bigint[]", "NULL::uuid[]"
 	}
 	columns, values := t.putBack()
 	names := []string{
-		"custom_events", events, "d.custom_id", deadID, "custom_number", number, "custom_finds", finds, "custom_id", t.find().Quoted, "e.custom_key::text", key, "e.custom_uuid", uuid,
+		"custom_events", events, "d.custom_id", deadID, "custom_member", member, "custom_uuids", uuids, "custom_finds", finds, "custom_id", t.find().Quoted, "e.custom_key::text", key, "e.custom_uuid", uuid,
 		"e.created_at", t.created, "t.created_at", strings.ReplaceAll(t.created, noTime, "t.claimed_at"), // t is the ledger's row
 		"to_json(e)", t.row, "(custom_columns)", "(" + columns + ")", "SELECT custom_values", "SELECT " + values,
 	}
@@ -49,7 +50,8 @@ func (t *Table) backlogStatements(events string, relay []string) ledger.Statemen
 	s := backlog.Statements(strings.NewReplacer(append([]string{"outbox_events", view}, relay...)...))
 	s.Adopt, s.Windows = t.tables.SQL(adoptSQL), false
 	if !t.Numbered() {
-		s.Audit, s.CorrectCounts, s.Adopt = t.tables.SQL(auditUUIDSQL), t.tables.SQL(correctCountsUUIDSQL), t.tables.SQL(adoptUUIDSQL)
+		s.Audit, s.AuditSinks, s.RemoveEmpty = t.tables.SQL(auditUUIDSQL), t.tables.SQL(auditSinksUUIDSQL), t.tables.SQL(removeEmptyUUIDSQL)
+		s.CorrectCounts, s.Adopt = t.tables.SQL(correctCountsUUIDSQL), t.tables.SQL(adoptUUIDSQL)
 	}
 	return s
 }
@@ -112,7 +114,7 @@ const (
 WITH orphans AS MATERIALIZED (
   SELECT e.custom_id AS id, e.group_id FROM custom_events e
   WHERE e.group_id IS NOT NULL AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.group_id = e.group_id)
-    AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.claim_id = e.group_id AND custom_number <@ l.members)
+    AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.claim_id = e.group_id AND custom_member)
 ), groups AS MATERIALIZED (
   SELECT group_id, ` + backlog.NewGroupSQL + ` AS new FROM (SELECT DISTINCT group_id FROM orphans) o
 ), adopted AS (

@@ -80,8 +80,8 @@ func New(p Parts, tables *ledger.Tables, facts Facts, c buffer.CustomTable, rela
 	tables.Names = strings.NewReplacer(t.names(tables.Events, tables.DeadPayloadOID, relay)...)
 	tables.Statements = t.backlogStatements(tables.Events, relay)
 	t.project, t.expands = projection.Expand(c.Project, tables.SQL(t.either(rowsByIDSQL, rowsByUUIDSQL)))
-	t.projectShared, _ = projection.Expand(c.Project, tables.SQL(rowsSharedSQL))
-	tables.Bury = t.buryUnrouted
+	t.projectShared, _ = projection.Expand(c.Project, tables.SQL(t.either(rowsSharedSQL, rowsSharedUUIDSQL)))
+	tables.UUIDs, tables.Bury = !t.Numbered(), t.buryUnrouted
 	return t
 }
 

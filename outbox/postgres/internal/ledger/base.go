@@ -77,13 +77,15 @@ type Tables struct {
 	Names *strings.Replacer
 	// Statements are those about all events of the buffer.
 	Statements Statements
+	// UUIDs reports whether numbers stand for events that only have a uuid, and rows of the ledger have the uuids.
+	UUIDs bool
 	// Bury are the steps that bury events that no sink gets, under a group_id, for the same reason; nil for the relay's own table.
 	Bury func(batch *buffer.Lease, group uuid.UUID, reason string, ids []int64) []pg.Step
 }
 
 // Statements about all events of a buffer, with the real names. See package backlog.
 type Statements struct {
-	Count, FullSweep, Status, Audit, RemoveEmpty, CorrectCounts, Adopt string
+	Count, FullSweep, Status, Audit, AuditSinks, RemoveEmpty, CorrectCounts, Adopt string
 	// Windows: FullSweep and Adopt take a part of the ids; otherwise they go over all events at once.
 	Windows bool
 }

@@ -73,10 +73,11 @@ ON CONFLICT (pipeline, event_id, group_id) DO NOTHING`
 
 	markUnmatchedSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, delivered, members, sink, claim_id)
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, delivered, members, sink, claim_id, uuids)
 SELECT $2::uuid, $1, 'range', 'delivered', 0, clock_timestamp(), $3, 0,
        0, 0, cardinality($4::bigint[]), $5::bigint, $6::bigint, $7::timestamptz, coalesce(nullif(current_setting('relay.newest_at'), '')::timestamptz, '-infinity'),
-       $4::bigint[], $8::int8multirange, '*', CASE WHEN $10::boolean OR current_setting('relay.newest_at') = '' THEN $9::uuid END
+       $4::bigint[], $8::int8multirange, '*', CASE WHEN $10::boolean OR current_setting('relay.newest_at') = '' THEN $9::uuid END,
+       $11::uuid[]
 WHERE current_setting('relay.fenced') = '1'`
 )
 
@@ -205,8 +206,12 @@ func (r *Routes) write(
 	})
 	if len(deliveries) > 0 {
 		args := append([]string{t.Buffer, p.claim.id.String(), r.base.Owner}, columns(deliveries, taken)...)
+		sql, last := deliverSQL, pg.UUIDArray(p.ids())
+		if t.UUIDs {
+			sql, last = deliverUUIDSQL, uuidsOf(deliveries, batch.Events)
+		}
 		steps = append(steps, pg.Step{
-			Prepare: true, SQL: t.SQL(deliverSQL), Args: append(args, pg.Interval(lease), pg.UUIDArray(p.ids())),
+			Prepare: true, SQL: t.SQL(sql), Args: append(args, pg.Interval(lease), last),
 			Row: func(v [][]byte) error {
 				done.inserted[uuid.UUID(v[0])] = true
 				return nil

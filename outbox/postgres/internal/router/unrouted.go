@@ -17,6 +17,10 @@ import (
 func (r *Routes) end(t *ledger.Tables, batch *buffer.Lease, lost []routing.Refusal) (steps []pg.Step) {
 	id := buffer.NewGroupID()
 	ids, byReason := routing.ByReason(lost)
+	keys := pg.Null
+	if t.UUIDs {
+		keys = uuids((&routing.Delivery{IDs: ids}).Of(batch.AllEvents()))
+	}
 	group, claim := id.String(), claimOf(batch).String()
 	first, last, members := pg.Int(ids[0]), pg.Int(ids[len(ids)-1]), idset.Of(ids).Multirange()
 	switch {
@@ -28,6 +32,6 @@ func (r *Routes) end(t *ledger.Tables, batch *buffer.Lease, lost []routing.Refus
 		steps = append(steps, pg.Step{SQL: t.SQL(buryUnmatchedSQL), Args: []string{r.base.Pipeline, group, first, last, members, claim}})
 	}
 	return append(steps, pg.Step{SQL: t.SQL(markUnmatchedSQL), Args: []string{
-		t.Buffer, group, r.base.Owner, pg.IDArray(ids), first, last, pg.Timestamp(routing.Oldest(batch.AllEvents())), members, claim, pg.Bool(batch.ClaimID != uuid.Nil),
+		t.Buffer, group, r.base.Owner, pg.IDArray(ids), first, last, pg.Timestamp(routing.Oldest(batch.AllEvents())), members, claim, pg.Bool(batch.ClaimID != uuid.Nil), keys,
 	}})
 }

@@ -50,7 +50,7 @@ CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_batches (
     lanes      integer[],                     -- order: key only: hashes of the keys of the events
     members    int8multirange,                -- range only: exactly the ids in the batch, without late commits between them
     newest_at  timestamptz,                   -- range only: created_at of the newest event; a newer one has a reused id
-    uuids      uuid[]                         -- uuid keys only: the keys, in the order of the numbers first_id to last_id
+    uuids      uuid[]                         -- uuid keys only: the keys, in the order of the numbers first_id to last_id, or of members
 ) WITH (
     -- An update of a row finds room on its page.
     fillfactor = 50,
