@@ -58,7 +58,7 @@ func checkYAML(t *testing.T, term *terminal, b block) {
 		return
 	}
 	text := b.text
-	if strings.HasPrefix(text, "sink:") {
+	if strings.HasPrefix(text, "sink:") || strings.HasPrefix(text, "sinks:") {
 		text = "pipelines:\n  - name: p\n    source: {url: \"postgres://localhost/p\"}\n" + indent(text, "    ")
 	}
 	env := map[string]string{}

@@ -207,8 +207,8 @@ func (q *quickStart) finish() {
 	if out := q.must("relay migrate -c relay.yaml"); !strings.HasPrefix(out, "orders: ") {
 		q.t.Errorf("relay migrate prints %q", out)
 	}
-	if q.shown < 5 {
-		q.t.Errorf("the README shows %d outputs; expected 5 or more", q.shown)
+	if q.shown < 7 {
+		q.t.Errorf("the README shows %d outputs; expected 7 or more", q.shown)
 	}
 }
 
