@@ -41,7 +41,9 @@ func (a *app) check(_ *cobra.Command, cfg *config.Config) error {
 				return err
 			}
 		}
-		a.warnOffline(p.Name+": dead_letter.hook", opened.Hook)
+		for _, h := range opened.Hooks {
+			a.warnOffline(p.Name+": "+h.Name, h.Sink)
+		}
 	}
 	for _, w := range cfg.Warnings() {
 		a.printErr("warning: " + w.String())

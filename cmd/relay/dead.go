@@ -120,7 +120,7 @@ type deadLetters struct {
 }
 
 func deadLettersOf(p *config.Pipeline, b buffer.Buffer) admin.DeadLetters {
-	return admin.DeadLetters{Store: b, HasHook: p.DeadLetter.Hook != nil, BatchSize: p.BatchSize, Sinks: sinkNames(p)}
+	return admin.DeadLetters{Store: b, HasHook: p.DeadLetter.Hook != nil, SinkHooks: p.SinkHooks(), BatchSize: p.BatchSize, Sinks: sinkNames(p)}
 }
 
 // withDeadLetters opens the buffers of the selected pipelines and calls run.
@@ -182,6 +182,17 @@ func (l *deadLetters) each(ctx context.Context, visit func(*buffer.DeadEvent) (m
 		return fmt.Errorf("%s: %w", l.pipeline, err)
 	}
 	return nil
+}
+
+// countClosable counts the matches that may be closed.
+func (l *deadLetters) countClosable(ctx context.Context) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	n, _, err := l.CountClosable(ctx, l.filter)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", l.pipeline, err)
+	}
+	return n, err
 }
 
 // count counts the matches by state.

@@ -130,15 +130,12 @@ func (a *app) confirm(ctx context.Context, what change, all []deadLetters) error
 	var n int64
 	var names []string
 	for _, l := range all {
-		some, err := l.count(ctx)
+		some, err := l.countClosable(ctx)
 		if err != nil {
 			return err
 		}
-		if l.HasHook {
-			some.Open -= some.Unnotified
-		}
-		if some.Open > 0 {
-			n += some.Open
+		if some > 0 {
+			n += some
 			names = append(names, l.pipeline)
 		}
 	}
@@ -207,7 +204,7 @@ func (a *app) reportUnchanged(ctx context.Context, all []deadLetters, before map
 				if why[id] == "" {
 					why[id] = "it was " + closedAgo(e)
 				}
-			case l.HasHook && e.NotifiedAt.IsZero():
+			case l.Notifies(e.Sink) && e.NotifiedAt.IsZero():
 				why[id] = "the dead-letter hook was not notified yet"
 			case dryRun:
 				changed[id] = true

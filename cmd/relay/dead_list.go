@@ -134,7 +134,7 @@ func (a *app) row(l deadLetters, d *buffer.DeadEvent, several, closed bool) []st
 	switch {
 	case !d.NotifiedAt.IsZero():
 		notified = "yes"
-	case l.HasHook:
+	case l.Notifies(d.Sink):
 		notified = "no"
 	}
 	row := []string{d.Pipeline}

@@ -80,7 +80,6 @@ func (a *app) diagnose(ctx context.Context, cfg *config.Config, pipelines []*con
 	}
 	var checks []check
 	for i, opened := range pipelines {
-		p := &cfg.Pipelines[i]
 		checks = append(checks,
 			check{pipeline: i, run: opened.Buffer.Diagnose})
 		for _, s := range opened.Sinks {
@@ -88,9 +87,9 @@ func (a *app) diagnose(ctx context.Context, cfg *config.Config, pipelines []*con
 				return diagnoseSink(ctx, strings.TrimSpace("sink "+s.Config.SinkName), &s.Config.Sink, s.Sink)
 			}})
 		}
-		if opened.Hook != nil {
+		for _, h := range opened.Hooks {
 			checks = append(checks, check{pipeline: i, run: func(ctx context.Context) []buffer.Finding {
-				return diagnoseSink(ctx, "dead_letter.hook", p.DeadLetter.Hook, opened.Hook)
+				return diagnoseSink(ctx, h.Name, h.Config, h.Sink)
 			}})
 		}
 	}

@@ -97,6 +97,11 @@ func retry(ctx context.Context, p *config.Pipeline) (n int, err error) {
 			queues = append(queues, router.Sink(sink))
 		}
 	}
+	if hooks, ok := b.(buffer.SinkHooks); ok {
+		for _, sink := range p.SinkHooks() {
+			queues = append(queues, hooks.SinkDeadLetterQueue(sink))
+		}
+	}
 	for _, queue := range queues {
 		some, err := queue.RetryAll(ctx, request)
 		if err != nil {

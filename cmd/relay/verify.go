@@ -181,7 +181,7 @@ func audit(ctx context.Context, p *config.Pipeline, repairing bool) (_ pipelineA
 	return pipelineAudit{
 		Sinks: sinks, Name: p.Name, Agrees: found.Agrees(), Unclaimed: found.Unclaimed, Leased: count(found.Leased), Waiting: count(found.Waiting),
 		ToDelete: count(found.Delivered), Delivered: found.DeliveredEvents, Dead: dead(found.Dead), Orphaned: count(found.Orphaned),
-		EmptyBatches: found.EmptyBatches, Miscounted: found.Miscounted, Repaired: repaired, hasHook: p.DeadLetter.Hook != nil,
+		EmptyBatches: found.EmptyBatches, Miscounted: found.Miscounted, Repaired: repaired, hasHook: p.DeadLetter.Hook != nil || p.SinkHooks() != nil,
 	}, err
 }
 

@@ -20,8 +20,10 @@ import (
 type DeadLetters struct {
 	Store DeadLetterStore
 	// HasHook reports whether the pipeline has a dead-letter hook, which must be
-	// notified of a dead letter before it is closed.
+	// notified of a dead letter before it is closed. Without it that holds for the dead letters of sinks with a hook of their own.
 	HasHook bool
+	// SinkHooks are the configured sinks with a hook of their own.
+	SinkHooks []string
 	// BatchSize is how many dead letters one transaction changes.
 	BatchSize int
 	// Sinks are the names of several configured sinks; nil for a single one.
@@ -79,16 +81,12 @@ type Changed struct {
 // if not nil, after each. If it fails, the result has what was done before.
 func (d DeadLetters) Change(ctx context.Context, act Action, f buffer.DeadFilter, dryRun bool, progress func(done, total int64)) (Changed, error) {
 	c := Changed{DryRun: dryRun}
-	f.Closed, f.Notified = false, false
-	n, err := d.Store.CountDead(ctx, f)
+	f = d.closable(f)
+	total, unnotified, err := d.CountClosable(ctx, f)
 	if err != nil {
 		return c, err
 	}
-	if d.HasHook {
-		f.Notified = true
-		c.Unnotified = n.Unnotified
-	}
-	total := n.Open - c.Unnotified
+	c.Unnotified = unnotified
 	if dryRun {
 		c.Changed = total
 		return c, nil
@@ -109,6 +107,28 @@ func (d DeadLetters) Change(ctx context.Context, act Action, f buffer.DeadFilter
 	}
 	c.Skipped = total - c.Changed
 	return c, nil
+}
+
+// Notifies reports whether a hook is to be notified of the dead letters of a sink.
+func (d DeadLetters) Notifies(sink string) bool {
+	return d.HasHook || slices.Contains(d.SinkHooks, sink)
+}
+
+// closable selects those that may be closed.
+func (d DeadLetters) closable(f buffer.DeadFilter) buffer.DeadFilter {
+	f.Closed, f.Notified, f.SinkNotified = false, d.HasHook, d.Sinks != nil
+	return f
+}
+
+// CountClosable counts the open dead letters that match and may be closed, and those that may not, because a hook was not notified yet.
+func (d DeadLetters) CountClosable(ctx context.Context, f buffer.DeadFilter) (open, unnotified int64, err error) {
+	some, err := d.Store.CountDead(ctx, d.closable(f))
+	if err != nil {
+		return 0, 0, err
+	}
+	f.Notified, f.SinkNotified = false, false
+	all, err := d.Store.CountDead(ctx, f)
+	return some.Open, max(0, all.Open-some.Open), err
 }
 
 const (

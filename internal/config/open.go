@@ -47,16 +47,24 @@ type Runtime struct {
 	Buffer buffer.Buffer
 	// Sinks are its sinks in the order of the file; there is at least one.
 	Sinks []RuntimeSink
-	// Hook is nil if there is no dead-letter hook.
-	Hook sink.Sink
+	// Hooks are the dead-letter hooks: the pipeline's, if there is one, then those of its sinks.
+	Hooks []RuntimeHook
 
 	name string
 	// router claims for several sinks; nil for a single one.
 	router *pipeline.Router
-	// hook is the pipeline of the dead-letter hook, or nil.
-	hook *pipeline.Pipeline
 	// supervisor is the database's; nil before Supervise, and on SQLite.
 	supervisor *supervisor.Supervisor
+}
+
+// RuntimeHook is a dead-letter hook.
+type RuntimeHook struct {
+	sink.Sink
+	// Name is "dead_letter.hook", with the name of one of several sinks and a dot before it if the hook is that sink's.
+	Name   string
+	Config *Sink
+
+	pipeline *pipeline.Pipeline
 }
 
 // RuntimeSink is a sink and the pipeline that sends to it.
@@ -79,8 +87,8 @@ func (o *Runtime) Close() error {
 	for _, s := range o.Sinks {
 		errs = append(errs, s.Close())
 	}
-	if o.Hook != nil {
-		errs = append(errs, o.Hook.Close())
+	for _, h := range o.Hooks {
+		errs = append(errs, h.Close())
 	}
 	if o.Buffer != nil {
 		errs = append(errs, o.Buffer.Close())
@@ -88,14 +96,14 @@ func (o *Runtime) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run runs the pipelines of all sinks and of the dead-letter hook. See [pipeline.Pipeline.Run].
+// Run runs the pipelines of all sinks and of the dead-letter hooks. See [pipeline.Pipeline.Run].
 func (o *Runtime) Run(ctx, stop context.Context) error {
-	if o.hook == nil && o.router == nil {
+	if len(o.Hooks) == 0 && o.router == nil {
 		return o.Sinks[0].Run(ctx, stop)
 	}
 	var group errgroup.Group
-	if o.hook != nil {
-		group.Go(func() error { return o.hook.Run(ctx, stop) })
+	for _, h := range o.Hooks {
+		group.Go(func() error { return h.pipeline.Run(ctx, stop) })
 	}
 	sinksCtx := ctx
 	if o.router != nil { // what it has claimed when ctx ends is sent
@@ -165,21 +173,42 @@ func (p *Pipeline) open(o *Runtime, process Process) (err error) {
 		}
 		o.Sinks = append(o.Sinks, RuntimeSink{Sink: s, Config: one})
 	}
-	hook := p.DeadLetter.Hook
-	if hook != nil {
-		if o.Hook, err = p.openSink(hook, o.Buffer, process); err != nil {
-			o.Hook, wrong = nil, append(wrong, validationErrors(withPlace(hook.Place, err))...)
+	hooks := p.hooks()
+	for _, h := range hooks {
+		s, err := h.of.openSink(h.sink, o.Buffer, process)
+		if err != nil {
+			wrong = append(wrong, validationErrors(withPlace(h.sink.Place, err))...)
+			continue
 		}
+		o.Hooks = append(o.Hooks, RuntimeHook{Sink: s, Name: h.name, Config: h.sink})
 	}
 	if wrong != nil {
 		return wrong
 	}
-	process.Gate = cmp.Or(process.Gate, pipeline.NewGate()) // one for all sinks and the hook
-	if err = p.join(o, process); err == nil && hook != nil {
-		o.hook, err = pipeline.New(o.Buffer.DeadLetterQueue(), o.Hook, p.hookConfig(process))
+	process.Gate = cmp.Or(process.Gate, pipeline.NewGate()) // one for all sinks and the hooks
+	if err = p.join(o, process); err == nil {
+		err = joinHooks(o, hooks, process)
 	}
 	if err != nil {
 		return withPlace(p.Place, err)
+	}
+	return nil
+}
+
+// joinHooks makes the pipelines of the hooks.
+func joinHooks(o *Runtime, hooks []configuredHook, process Process) (err error) {
+	for i, h := range hooks {
+		queue := o.Buffer.DeadLetterQueue()
+		if h.of.SinkName != "" {
+			queues, ok := o.Buffer.(buffer.SinkHooks)
+			if !ok {
+				return fmt.Errorf("sinks.dead_letter is used with %s, where all sinks share the pipeline's", h.of.Source.Driver)
+			}
+			queue = queues.SinkDeadLetterQueue(h.of.SinkName)
+		}
+		if o.Hooks[i].pipeline, err = pipeline.New(queue, o.Hooks[i].Sink, h.of.hookConfig(h, process)); err != nil {
+			return err
+		}
 	}
 	return nil
 }
@@ -374,20 +403,22 @@ func (s *Sink) bucket(b buffer.Buffer) buffer.TokenBucket {
 	return b
 }
 
-// sharesRate reports whether the sink or the hook has a shared rate.
+// sharesRate reports whether a sink or a hook has a shared rate.
 func (p *Pipeline) sharesRate() bool {
-	return slices.ContainsFunc(p.PerSink(), func(one *Pipeline) bool { return one.Sink.HTTP.RateShared }) || p.DeadLetter.Hook != nil && p.DeadLetter.Hook.HTTP.RateShared
+	return slices.ContainsFunc(p.PerSink(), func(one *Pipeline) bool { return one.Sink.HTTP.RateShared }) ||
+		slices.ContainsFunc(p.hooks(), func(h configuredHook) bool { return h.sink.HTTP.RateShared })
 }
 
 // bucketName is the name of the sink's bucket. A colon cannot be part of a pipeline's name.
 func (p *Pipeline) bucketName(s *Sink) string {
-	switch {
-	case s == p.DeadLetter.Hook:
-		return p.Name + ":hook"
-	case p.SinkName != "":
-		return p.Name + "/" + p.SinkName
+	name := p.Name
+	if p.SinkName != "" {
+		name += "/" + p.SinkName
 	}
-	return p.Name
+	if s == p.DeadLetter.Hook {
+		name += ":hook"
+	}
+	return name
 }
 
 // pipelineConfig is the configuration of the pipeline itself.
@@ -407,18 +438,21 @@ func (p *Pipeline) pipelineConfig(process Process) pipeline.Config {
 	}
 }
 
-// hookConfig is the configuration of the dead-letter hook's pipeline. It never buries a dead letter, and rejected
+// hookConfig is the configuration of a dead-letter hook's pipeline. It never buries a dead letter, and rejected
 // ones do not stop it.
-func (p *Pipeline) hookConfig(process Process) pipeline.Config {
+func (p *Pipeline) hookConfig(h configuredHook, process Process) pipeline.Config {
 	c := pipeline.Config{
 		Name: p.Name, BatchSize: p.BatchSize, MaxWaiting: math.MaxInt, Workers: 1, Lease: p.Lease, NeverBury: true,
-		Backoff: p.backoff(), SendTimeout: p.DeadLetter.Hook.sendTimeout(1), Gate: process.Gate,
+		Backoff: p.backoff(), SendTimeout: h.sink.sendTimeout(1), Gate: process.Gate,
 		Redact: p.redaction.text, Log: process.Log,
 	}
 	if p.AutoBatchSize {
 		c.BatchSize = 0 // the default
 	}
 	c.Log = cmp.Or(c.Log, slog.Default()).With("to", "dead_letter.hook")
+	if p.SinkName != "" {
+		c.Log = c.Log.With("sink", p.SinkName)
+	}
 	return c
 }
 

@@ -40,8 +40,8 @@ func newRedaction(c *Config, expanded []string) redaction {
 		for _, one := range p.PerSink() {
 			all = append(all, one.Sink.secrets()...)
 		}
-		if p.DeadLetter.Hook != nil {
-			all = append(all, p.DeadLetter.Hook.secrets()...)
+		for _, h := range p.hooks() {
+			all = append(all, h.sink.secrets()...)
 		}
 	}
 	secrets := slices.Clone(expanded)
@@ -87,8 +87,8 @@ func (c *Config) publicNames() (all []string) {
 			all = append(all, one.SinkName)
 			sinks = append(sinks, &one.Sink)
 		}
-		if p.DeadLetter.Hook != nil {
-			sinks = append(sinks, p.DeadLetter.Hook)
+		for _, h := range p.hooks() {
+			sinks = append(sinks, h.sink)
 		}
 		all = append(all, publicParts(p.Source.URL.Reveal())...)
 		for _, s := range sinks {

@@ -26,11 +26,13 @@ type RoutedSink struct {
 	Workers       int
 	AutoWorkers   bool
 	Retry         Retry
+	// DeadLetter is the sink's own; without a hook its dead letters go to the pipeline's.
+	DeadLetter DeadLetter
 
 	nameAt, wasAt, retryAt Place
 }
 
-// PerSink returns the pipeline as each of its sinks sees it: with its own sink, name, batch_size, workers and retry. A pipeline with
+// PerSink returns the pipeline as each of its sinks sees it: with its own sink, name, batch_size, workers, retry and dead_letter. A pipeline with
 // a single sink is returned itself.
 func (p *Pipeline) PerSink() []*Pipeline {
 	if p.Sinks == nil {
@@ -41,6 +43,7 @@ func (p *Pipeline) PerSink() []*Pipeline {
 		s, one := &p.Sinks[i], *p
 		one.Sinks, one.Sink, one.SinkName, one.Match = nil, s.Sink, s.Name, s.Match
 		one.BatchSize, one.AutoBatchSize, one.Workers, one.AutoWorkers, one.Retry = s.BatchSize, s.AutoBatchSize, s.Workers, s.AutoWorkers, s.Retry
+		one.DeadLetter = s.DeadLetter
 		all[i] = &one
 	}
 	return all
@@ -59,7 +62,7 @@ func (p *Pipeline) routes() []buffer.Route {
 	var routes []buffer.Route
 	for i := range p.Sinks {
 		s := &p.Sinks[i]
-		routes = append(routes, buffer.Route{Sink: s.Name, Was: s.Was, Match: s.Match, BatchSize: s.BatchSize})
+		routes = append(routes, buffer.Route{Sink: s.Name, Was: s.Was, Match: s.Match, BatchSize: s.BatchSize, Hook: s.DeadLetter.Hook != nil})
 	}
 	return routes
 }
@@ -102,6 +105,10 @@ func (s *RoutedSink) ownKeys() []key {
 		},
 		{name: "workers", value: orAuto(&s.AutoWorkers, &s.Workers, 32, integer(&s.Workers, 1, 10_000)), help: "As the pipeline's, which is the default."},
 		{name: "retry", value: optional{mapping{ownRetry{&s.Retry}}}, help: "As the pipeline's, which is the default of each key."},
+		{
+			name: "dead_letter", value: optional{mapping{&s.DeadLetter}},
+			help: "As the pipeline's, which is notified of the dead letters of sinks without a hook of their own.",
+		},
 	}
 }
 
@@ -211,8 +218,10 @@ func (p *Pipeline) checkSinks(r *reader, e entry, present entries) {
 			r.errorf(s.Place, "sinks.url is the target of the sink on line %d, where events would arrive twice; expected another, or one sink that matches both", first.Line)
 		}
 		targets[place] = s.At
-		if h := p.DeadLetter.Hook; h != nil && target != "" && h.target() == target {
-			r.errorf(h.Place, "dead_letter.hook.url is the target of a sink, whose consumers would take dead letters for events; expected another target")
+		for _, h := range p.hooks() {
+			if target != "" && h.sink.target() == target {
+				r.errorf(h.sink.Place, "%s.url is the target of a sink, whose consumers would take dead letters for events; expected another target", h.path)
+			}
 		}
 	}
 }

@@ -34,8 +34,8 @@ func (c *Config) Warnings() (all []Warning) {
 		for _, one := range p.PerSink() {
 			one.Sink.warn(cmp.Or(one.SinkName, "sink"), add)
 		}
-		if p.DeadLetter.Hook != nil {
-			p.DeadLetter.Hook.warn("dead_letter.hook", add)
+		for _, h := range p.hooks() {
+			h.sink.warn(h.name, add)
 		}
 	}
 	slices.SortStableFunc(all, func(a, b Warning) int { return a.Place.compare(b.Place) })

@@ -420,7 +420,7 @@ var batchMutants = []mutant{
 	{
 		name: "each pipeline has a gate of its own",
 		file: "internal/config/open.go",
-		old:  "	process.Gate = cmp.Or(process.Gate, pipeline.NewGate()) // one for all sinks and the hook",
+		old:  "	process.Gate = cmp.Or(process.Gate, pipeline.NewGate()) // one for all sinks and the hooks",
 		new:  "	process.Gate = pipeline.NewGate()",
 		pkg:  "./cmd/relay", test: "TestSuspects_OtherPipelinesAreNotBlamed",
 	},

@@ -89,8 +89,8 @@ var routingMutants = []mutant{
 	{
 		name: "a start takes the drop of a sink back",
 		file: "outbox/postgres/internal/router/registry.go",
-		old:  "batch_size = EXCLUDED.batch_size\nWHERE s.match",
-		new:  "batch_size = EXCLUDED.batch_size, dropped_at = NULL\nWHERE true OR s.match",
+		old:  "hook = EXCLUDED.hook\nWHERE s.match",
+		new:  "hook = EXCLUDED.hook, dropped_at = NULL\nWHERE true OR s.match",
 		pkg:  "./outbox/postgres", test: "TestDropSink$",
 	},
 	{
@@ -316,5 +316,26 @@ var routingMutants = []mutant{
 		old:  "WHERE l.buffer = $1 AND e.group_id = coalesce(l.claim_id, l.group_id)\n  UNION",
 		new:  "WHERE l.buffer = $1 AND e.group_id = l.group_id\n  UNION",
 		pkg:  "./outbox/postgres", test: "TestCustomSinks_Repair",
+	},
+	{
+		name: "a dead letter at one hook waits for that of the same event at another",
+		file: "outbox/postgres/internal/deadletter/queue.go",
+		old:  "(d.died_at, d.group_id)` + olderOfHookSQL + `)",
+		new:  "(d.died_at, d.group_id))",
+		pkg:  "./outbox/postgres", test: "TestSinkHooks$",
+	},
+	{
+		name: "the pipeline's hook takes the dead letters of a sink's own",
+		file: "outbox/postgres/internal/deadletter/queue.go",
+		old:  "AND $2 IN ('default', s.sink)",
+		new:  "AND $2 = s.sink",
+		pkg:  "./outbox/postgres", test: "TestSinkHooks",
+	},
+	{
+		name: "what waits for the hook of a dropped sink stays",
+		file: "outbox/postgres/internal/router/rename.go",
+		old:  "s.sink = b.sink AND s.hook AND s.dropped_at IS NULL)`",
+		new:  "s.sink = b.sink AND s.hook)`",
+		pkg:  "./outbox/postgres", test: "TestSinkHooks_Change",
 	},
 }

@@ -61,6 +61,8 @@ type DeadFilter struct {
 	Closed bool
 	// Notified excludes those that the dead-letter hook was not notified of.
 	Notified bool
+	// SinkNotified excludes those of sinks with a hook of their own that this hook was not notified of.
+	SinkNotified bool
 }
 
 // DeadKey is the dead letter behind which a list continues.

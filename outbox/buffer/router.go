@@ -16,6 +16,8 @@ type Route struct {
 	Match []string
 	// BatchSize is the events that a batch of this sink may hold.
 	BatchSize int
+	// Hook reports whether the sink has a dead-letter hook of its own.
+	Hook bool
 }
 
 // Unmatched says what becomes of an event that no sink takes.
@@ -42,6 +44,13 @@ type Router interface {
 	RouteDue(ctx context.Context, lease time.Duration) (*Routed, error)
 	// Sink returns the queue of a sink. It claims nothing: Claim returns nil, nil.
 	Sink(name string) Queue
+}
+
+// SinkHooks is a buffer whose sinks may have dead-letter hooks of their own.
+type SinkHooks interface {
+	// SinkDeadLetterQueue returns the dead letters of one of several sinks as [Buffer].DeadLetterQueue does, while the registry says that the sink
+	// has a hook of its own and is not dropped. DeadLetterQueue then has the others. Neither waits for the other's batches.
+	SinkDeadLetterQueue(sink string) Queue
 }
 
 // Routed is what a router put into batches.

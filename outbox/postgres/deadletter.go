@@ -5,13 +5,21 @@ import (
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/deadletter"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
 )
 
 // DeadLetterQueue implements buffer.Buffer.
 func (b *Buffer) DeadLetterQueue() buffer.Queue {
-	return deadletter.NewQueue(b.base, b.Check, watermark.FullSweepInterval)
+	return deadletter.NewQueue(b.base, ledger.DefaultSink, b.Check, watermark.FullSweepInterval)
 }
+
+// SinkDeadLetterQueue implements buffer.SinkHooks.
+func (b *Buffer) SinkDeadLetterQueue(sink string) buffer.Queue {
+	return deadletter.NewQueue(b.base, sink, b.Check, watermark.FullSweepInterval)
+}
+
+var _ buffer.SinkHooks = (*Buffer)(nil)
 
 // Replay implements buffer.DeadLetters.
 func (b *Buffer) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error) {

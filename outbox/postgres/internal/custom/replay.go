@@ -92,17 +92,17 @@ func (t *Table) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (rep
 			next, putBack = nextRoutedSQL, t.either(replayRoutedSQL, replayRoutedUUIDSQL)
 			picked1 = append([]string{"1", t.tables.Buffer}, after...)
 			args = append([]string{pg.Int(int64(size)), t.tables.Buffer}, after...)
-			steps = append(steps, pg.Step{SQL: t.tables.SQL(lockRoutedSQL), Args: dead.Match(f, args...)})
+			steps = append(steps, pg.Step{SQL: dead.SQL(t.tables, lockRoutedSQL), Args: dead.Match(f, args...)})
 			args = append(args, group, buffer.NewGroupID().String(), t.Base.Owner)
 		}
 		if size == 1 {
-			steps = append(steps, pg.Step{SQL: t.tables.SQL(next), Args: dead.Match(f, picked1...), Row: func(v [][]byte) error {
+			steps = append(steps, pg.Step{SQL: dead.SQL(t.tables, next), Args: dead.Match(f, picked1...), Row: func(v [][]byte) error {
 				refused = deadKey(v)
 				return nil
 			}})
 		}
 		err := t.Base.DB.Transact(ctx, append(steps, pg.Step{
-			SQL: t.tables.SQL(putBack), Args: dead.Match(f, args...), Row: func(v [][]byte) error {
+			SQL: dead.SQL(t.tables, putBack), Args: dead.Match(f, args...), Row: func(v [][]byte) error {
 				n = pg.ReadInt8(v[2])
 				picked++
 				last = deadKey(v)

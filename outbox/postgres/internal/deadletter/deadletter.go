@@ -20,7 +20,7 @@ type DeadLetters struct{ base *ledger.Base }
 // New returns the dead letters of a pipeline.
 func New(base *ledger.Base) *DeadLetters { return &DeadLetters{base} }
 
-// matchSQL is a DeadFilter; its parameters are those of Match, $3 the topic and the sink. The server plans with their values, so
+// matchSQL is a DeadFilter; its parameters are those of Match, $3 the topic, the sink, and 'sinks' for SinkNotified. The server plans with their values, so
 // that a condition without a value costs nothing, and the index of open dead letters is used.
 const matchSQL = `
   d.pipeline = $1
@@ -30,16 +30,21 @@ const matchSQL = `
   AND ($4 = '' OR position(lower($4) IN lower(d.error)) > 0)
   AND ($5::interval IS NULL OR d.died_at <= (SELECT clock_timestamp()) - $5::interval)
   AND ($6::interval IS NULL OR d.died_at > (SELECT clock_timestamp()) - $6::interval)
-  AND (NOT $7::boolean OR d.notified_at IS NOT NULL)`
+  AND (NOT $7::boolean OR d.notified_at IS NOT NULL` + noHookSQL + `)`
 
 // formerNamesSQL finds the dead letters of a sink under its former names. A pipeline with a single sink needs no privilege on outbox_sinks.
 const formerNamesSQL = ` OR d.sink IN (
     SELECT unnest(s.formerly) FROM outbox_sinks s JOIN outbox_buffers b ON b.buffer = s.buffer WHERE b.pipeline = $1 AND s.sink = ($3::text[])[2])`
 
+// noHookSQL finds the dead letters of sinks without a hook of their own.
+const noHookSQL = ` OR ($3::text[])[3] = 'sinks' AND d.sink NOT IN (
+    SELECT unnest(s.sink || s.formerly) FROM outbox_sinks s JOIN outbox_buffers b ON b.buffer = s.buffer
+    WHERE b.pipeline = $1 AND s.hook AND s.dropped_at IS NULL)`
+
 // SQL fills the real names into a statement with matchSQL.
 func (l *DeadLetters) SQL(t *ledger.Tables, statement string) string {
 	if l.base.Sinks == nil {
-		statement = strings.ReplaceAll(statement, formerNamesSQL, "")
+		statement = strings.NewReplacer(formerNamesSQL, "", noHookSQL, "").Replace(statement)
 	}
 	return t.SQL(statement)
 }
@@ -62,6 +67,10 @@ func (l *DeadLetters) Match(f buffer.DeadFilter, more ...string) []string {
 	var names pg.Array
 	names.Append([]byte(pg.Text(f.Topic)))
 	names.Append([]byte(pg.Text(f.Sink)))
+	if f.SinkNotified && !f.Notified && l.base.Sinks != nil {
+		names.Append([]byte("sinks"))
+		f.Notified = true
+	}
 	return append([]string{l.base.Pipeline, ids, names.String(), pg.Text(f.Error), older, newer, pg.Bool(f.Notified), uuids}, more...)
 }
 

@@ -3,6 +3,7 @@ package deadletter
 import (
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,7 +13,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// Queue is the queue of the dead-letter hook. It implements buffer.Queue; its methods are safe for concurrent use.
+// Queue is the queue of the pipeline's dead-letter hook, or of the hook of one of several sinks. It implements buffer.Queue; its methods are safe for concurrent use.
 type Queue struct {
 	*ledger.Ledger
 	base            *ledger.Base
@@ -23,17 +24,36 @@ type Queue struct {
 	releaseAt time.Time
 }
 
-// NewQueue returns the queue of a pipeline's dead letters, which check checks. It looks for orphaned dead
-// letters at the first count and once an interval.
-func NewQueue(base *ledger.Base, check func(context.Context) error, releaseInterval time.Duration) *Queue {
+// NewQueue returns the queue of a pipeline's dead letters, which check checks: those of a sink that has a hook of its own, or with sink
+// ledger.DefaultSink the others. It looks for orphaned dead letters at the first count and once an interval.
+func NewQueue(base *ledger.Base, sink string, check func(context.Context) error, releaseInterval time.Duration) *Queue {
 	return &Queue{
-		Ledger: ledger.New(base, ledger.DeadLettersSuffix, ledger.DefaultSink, func() time.Time { return time.Time{} }),
+		Ledger: ledger.New(base, ledger.DeadLettersSuffix, sink, func() time.Time { return time.Time{} }),
 		base:   base, check: check, releaseInterval: releaseInterval,
 	}
 }
 
 // Check implements buffer.Inspector.
 func (q *Queue) Check(ctx context.Context) error { return q.check(ctx) }
+
+// Each queue claims the dead letters of one hook: $2 is the sink whose hook it is, with the names that the sink had before, and 'default' is the
+// pipeline's. The registry says which sinks have a hook, not the process: of two relays only one may know it. A pipeline with a single sink needs no
+// privilege on outbox_sinks.
+const (
+	ofHookSQL = `= ANY (ARRAY(
+          SELECT unnest(s.sink || s.formerly) FROM outbox_sinks s
+          WHERE s.buffer || '` + ledger.DeadLettersSuffix + `' = $1 AND s.hook AND s.dropped_at IS NULL AND $2 IN ('default', s.sink)))) = ($2 <> 'default')`
+	letterOfHookSQL = ` AND (d.sink ` + ofHookSQL
+	olderOfHookSQL  = ` AND (o.sink ` + ofHookSQL
+)
+
+// sql fills the real names into a statement.
+func (q *Queue) sql(t *ledger.Tables, statement string) string {
+	if q.base.Sinks == nil {
+		statement = strings.NewReplacer(letterOfHookSQL, "", olderOfHookSQL, "").Replace(statement)
+	}
+	return t.SQL(statement)
+}
 
 // Claimed dead letters have a ledger row and are counted there. The age of a dead letter is measured from when it
 // died.
@@ -46,11 +66,11 @@ WITH ledger AS (
          count(*) FILTER (WHERE due_at <= (SELECT clock_timestamp()) AND ` + ledger.SuspectSQL + `) AS suspects,
          coalesce(sum(greatest(events - cardinality(delivered), 0)), 0)::bigint AS claimed,
          min(oldest_at) FILTER (WHERE events > cardinality(delivered) AND isfinite(oldest_at)) AS oldest_at
-  FROM outbox_batches WHERE buffer = $1
+  FROM outbox_batches WHERE buffer = $1 AND sink = $2
 ), unclaimed AS (
   SELECT count(*) AS n, min(died_at) FILTER (WHERE isfinite(died_at)) AS oldest_at
-  FROM (SELECT died_at FROM outbox_dead_letters
-        WHERE pipeline = $2 AND closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL
+  FROM (SELECT died_at FROM outbox_dead_letters d
+        WHERE pipeline = $4 AND closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL` + letterOfHookSQL + `
         LIMIT $3::bigint) d
 )
 SELECT leased, waiting, delivered, due, claimed, unclaimed.n,
@@ -61,7 +81,7 @@ FROM ledger, unclaimed`
 // count calls row with the result of queueSQL. limit bounds the unclaimed dead letters that are counted.
 func (q *Queue) count(ctx context.Context, t *ledger.Tables, limit string, row func(n func(column int) int64)) error {
 	return q.base.DB.Transact(ctx, pg.ReadTx(q.base.DB.StatementTimeout, pg.PlanByPrimaryKey...), pg.Step{
-		SQL: t.SQL(queueSQL), Args: []string{t.Buffer + ledger.DeadLettersSuffix, q.base.Pipeline, limit},
+		SQL: q.sql(t, queueSQL), Args: []string{t.Buffer + ledger.DeadLettersSuffix, q.SinkName(), limit, q.base.Pipeline},
 		Row: func(v [][]byte) error {
 			row(func(column int) int64 { return pg.ReadInt8(v[column]) })
 			return nil
@@ -101,6 +121,12 @@ UPDATE outbox_dead_letters d SET hook_group_id = NULL
 WHERE pipeline = $1 AND notified_at IS NULL AND hook_group_id IS NOT NULL
   AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.group_id = d.hook_group_id)`
 
+// The pipeline has a single sink again. What waits for a hook of one of several comes to the pipeline's.
+const takeHooksSQL = `
+UPDATE outbox_batches SET sink = 'default'
+WHERE buffer = $1 AND sink <> 'default'
+  AND NOT EXISTS (SELECT FROM outbox_buffers b WHERE b.buffer = $2 AND b.routed)`
+
 // releaseOrphaned releases, when that is due, claimed dead letters whose ledger row is gone (a
 // restore, a manual change).
 func (q *Queue) releaseOrphaned(ctx context.Context, t *ledger.Tables, limit int) error {
@@ -113,8 +139,14 @@ func (q *Queue) releaseOrphaned(ctx context.Context, t *ledger.Tables, limit int
 	if !due {
 		return nil
 	}
-	err := q.base.DB.Transact(ctx, q.base.DB.WriteTx(q.base.DB.StatementTimeout, append([]string{"lock_timeout", pg.Milliseconds(t.LockTimeout)}, pg.PlanByKey...)...),
-		pg.Step{SQL: t.SQL(releaseOrphanedSQL), Args: []string{q.base.Pipeline}})
+	steps := []pg.Step{
+		q.base.DB.WriteTx(q.base.DB.StatementTimeout, append([]string{"lock_timeout", pg.Milliseconds(t.LockTimeout)}, pg.PlanByKey...)...),
+		{SQL: t.SQL(releaseOrphanedSQL), Args: []string{q.base.Pipeline}},
+	}
+	if q.base.Sinks == nil {
+		steps = append(steps, pg.Step{SQL: t.SQL(takeHooksSQL), Args: []string{t.Buffer + ledger.DeadLettersSuffix, t.Buffer}})
+	}
+	err := q.base.DB.Transact(ctx, steps...)
 	if err != nil {
 		q.mu.Lock()
 		q.releaseAt = time.Time{} // the next count tries again
@@ -129,11 +161,11 @@ func (q *Queue) releaseOrphaned(ctx context.Context, t *ledger.Tables, limit int
 const claimSQL = `
 WITH picked AS MATERIALIZED (
   SELECT d.event_id, d.group_id, d.died_at, d.event_uuid FROM outbox_dead_letters d
-  WHERE d.pipeline = $3 AND d.closed_at IS NULL AND d.notified_at IS NULL AND d.hook_group_id IS NULL
+  WHERE d.pipeline = $3 AND d.closed_at IS NULL AND d.notified_at IS NULL AND d.hook_group_id IS NULL` + letterOfHookSQL + `
     AND NOT EXISTS (
       SELECT FROM outbox_dead_letters o
       WHERE o.pipeline = $3 AND o.event_id = d.event_id AND o.closed_at IS NULL AND o.notified_at IS NULL
-        AND o.hook_group_id IS NULL AND (o.died_at, o.group_id) < (d.died_at, d.group_id))
+        AND o.hook_group_id IS NULL AND (o.died_at, o.group_id) < (d.died_at, d.group_id)` + olderOfHookSQL + `)
   ORDER BY d.event_id, d.group_id LIMIT $4::bigint
   FOR UPDATE OF d SKIP LOCKED
 ), distinct_events AS MATERIALIZED (
@@ -142,12 +174,12 @@ WITH picked AS MATERIALIZED (
   WHERE n = 1 OR event_uuid IS NULL
 ), ledger AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                              attempts, outages, events, first_id, last_id, oldest_at)
-  SELECT $2::uuid, $1, 'stamp', 'leased', 1, clock_timestamp() + $5::interval, $6, 1,
-         0, 0, count(*), min(event_id), max(event_id), min(died_at)
+                              attempts, outages, events, first_id, last_id, oldest_at, sink)
+  SELECT $7::uuid, $1, 'stamp', 'leased', 1, clock_timestamp() + $5::interval, $6, 1,
+         0, 0, count(*), min(event_id), max(event_id), min(died_at), $2
   FROM distinct_events HAVING count(*) > 0
 )
-UPDATE outbox_dead_letters d SET hook_group_id = $2::uuid
+UPDATE outbox_dead_letters d SET hook_group_id = $7::uuid
 FROM distinct_events p WHERE d.pipeline = $3 AND d.event_id = p.event_id AND d.group_id = p.group_id`
 
 // The dead letters of a batch, without their contents if $3 is false. See ledger.Base.List.
@@ -176,9 +208,9 @@ func (q *Queue) Claim(ctx context.Context, limit int, lease time.Duration) (*buf
 	)
 	begin := q.base.DB.WriteTx(q.base.DB.StatementTimeout, append([]string{"enable_bitmapscan", "off", "enable_sort", "off"}, pg.PlanByKey...)...)
 	err = q.base.DB.Transact(ctx, begin, pg.Step{
-		SQL: t.SQL(claimSQL),
+		SQL: q.sql(t, claimSQL),
 		Args: []string{
-			t.Buffer + ledger.DeadLettersSuffix, batch.GroupID.String(), q.base.Pipeline, pg.Int(int64(limit)), pg.Interval(lease), q.base.Owner,
+			t.Buffer + ledger.DeadLettersSuffix, q.SinkName(), q.base.Pipeline, pg.Int(int64(limit)), pg.Interval(lease), q.base.Owner, batch.GroupID.String(),
 		},
 		Affected: &claimed,
 	})
@@ -298,9 +330,9 @@ WITH regrouped AS (
   RETURNING event_id, died_at
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address)
+                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, sink)
 SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $7::interval, $8, $14::int,
-       $9::int, $10::int, count(*), min(event_id), max(event_id), min(died_at), $11::uuid[], $12, $13
+       $9::int, $10::int, count(*), min(event_id), max(event_id), min(died_at), $11::uuid[], $12, $13, $16
 FROM regrouped HAVING count(*) > 0`
 
 	closeSQL = `
@@ -342,7 +374,7 @@ func (q *Queue) settleSteps(s *ledger.Settlement, o *outcomes.Set) []pg.Step {
 	}
 	var steps []pg.Step
 	for _, r := range o.Retry {
-		steps = append(steps, pg.Step{SQL: s.Tables.SQL(regroupSQL), Args: append(s.RegroupArgs(r, pg.IDArray(r.IDs)), q.base.Pipeline)})
+		steps = append(steps, pg.Step{SQL: s.Tables.SQL(regroupSQL), Args: append(s.RegroupArgs(r, pg.IDArray(r.IDs)), q.base.Pipeline, q.SinkName())})
 	}
 	if step, ok := s.FreeRest(o); ok {
 		return append(steps, step)

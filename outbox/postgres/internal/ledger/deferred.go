@@ -27,7 +27,7 @@ func (l *Ledger) DeferredAddresses(ctx context.Context) ([]string, error) {
 		return nil
 	}
 	err = l.base.DB.Transact(ctx, begin, pg.Step{
-		SQL: t.SQL(deferredSQL), Args: []string{l.name(t), l.sinkName(), pg.Timestamp(l.dueAfter())},
+		SQL: t.SQL(deferredSQL), Args: []string{l.name(t), l.SinkName(), pg.Timestamp(l.dueAfter())},
 		Row: func(v [][]byte) error {
 			addresses = append(addresses, string(v[0]))
 			return nil
@@ -79,7 +79,7 @@ func (l *Ledger) RetryRequest(ctx context.Context) (request string, err error) {
 		return "", err
 	}
 	err = l.base.DB.Transact(ctx, pg.ReadTx(l.base.DB.StatementTimeout, "enable_seqscan", "off"), pg.Step{
-		SQL: t.SQL(retryRequestSQL), Args: []string{l.name(t), l.sinkName(), pg.Timestamp(l.dueAfter()), pg.Text(buffer.RetryRequestPrefix)},
+		SQL: t.SQL(retryRequestSQL), Args: []string{l.name(t), l.SinkName(), pg.Timestamp(l.dueAfter()), pg.Text(buffer.RetryRequestPrefix)},
 		Row: func(v [][]byte) error {
 			request = string(v[0])
 			return nil
@@ -115,7 +115,7 @@ func (l *Ledger) makeDue(ctx context.Context, doing, sql string, args ...string)
 	}
 	var due int64
 	err = l.base.DB.Transact(ctx, l.base.DB.WriteTx(l.base.DB.StatementTimeout, "synchronous_commit", "off", "enable_seqscan", "off"), pg.Step{
-		SQL: t.SQL(sql), Args: append([]string{l.name(t), l.sinkName(), pg.Timestamp(l.dueAfter())}, args...), Affected: &due,
+		SQL: t.SQL(sql), Args: append([]string{l.name(t), l.SinkName(), pg.Timestamp(l.dueAfter())}, args...), Affected: &due,
 	})
 	return int(due), l.base.Explain(ctx, doing, err)
 }

@@ -38,8 +38,11 @@ func New(base *Base, suffix, sink string, dueAfter func() time.Time) *Ledger {
 	return &Ledger{base: base, suffix: suffix, sink: sink, dueAfter: dueAfter}
 }
 
-// sinkName is the name that the sink has now.
-func (l *Ledger) sinkName() string {
+// routed reports whether the batches are of one of several sinks, with which they may share events. Those of a dead-letter hook share none.
+func (l *Ledger) routed() bool { return l.sink != DefaultSink && l.suffix == "" }
+
+// SinkName is the name that the sink has now.
+func (l *Ledger) SinkName() string {
 	if l.base.Current == nil {
 		return l.sink
 	}

@@ -114,7 +114,7 @@ func (s *Settlement) fence(o *outcomes.Set) pg.Step {
 	args := []string{s.Ledger.name(s.Tables), s.Batch.GroupID.String(), pg.Int(s.Batch.LeaseNo)}
 	sql := fenceDeleteSQL
 	switch {
-	case s.Ledger.sink != DefaultSink && !o.RetriesWhole():
+	case s.Ledger.routed() && !o.RetriesWhole():
 		sql = fenceDeleteRoutedSQL
 		args = append(args, s.claim())
 		if s.Batch.DeliveryRecorded() {

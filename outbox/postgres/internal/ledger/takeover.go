@@ -128,7 +128,7 @@ func TakeOver(
 	}
 	err := l.base.DB.Transact(ctx, begin, pg.Step{
 		SQL:  t.SQL(sql),
-		Args: append([]string{l.name(t), pg.Timestamp(l.dueAfter()), pg.Interval(lease), l.base.Owner, pg.Bool(due == buffer.DueSuspect), l.sinkName()}, args...),
+		Args: append([]string{l.name(t), pg.Timestamp(l.dueAfter()), pg.Interval(lease), l.base.Owner, pg.Bool(due == buffer.DueSuspect), l.SinkName()}, args...),
 		Row: func(v [][]byte) error {
 			if batch.LeaseNo == 0 {
 				batch = buffer.Lease{

@@ -37,13 +37,13 @@ const (
 SELECT routes_no FROM outbox_buffers WHERE buffer = $1 FOR UPDATE`
 
 	registerSQL = `
-INSERT INTO outbox_sinks AS s (buffer, sink, match, batch_size)
+INSERT INTO outbox_sinks AS s (buffer, sink, match, batch_size, hook)
 SELECT $1, coalesce((
   SELECT r.sink FROM outbox_sinks r
   WHERE r.buffer = $1 AND $2 = ANY (r.formerly) AND NOT EXISTS (SELECT FROM outbox_sinks o WHERE o.buffer = $1 AND o.sink = $2)
-  LIMIT 1), $2), $3::text[], $4::int
-ON CONFLICT (buffer, sink) DO UPDATE SET match = EXCLUDED.match, batch_size = EXCLUDED.batch_size
-WHERE s.match <> EXCLUDED.match OR s.batch_size <> EXCLUDED.batch_size
+  LIMIT 1), $2), $3::text[], $4::int, $5::boolean
+ON CONFLICT (buffer, sink) DO UPDATE SET match = EXCLUDED.match, batch_size = EXCLUDED.batch_size, hook = EXCLUDED.hook
+WHERE s.match <> EXCLUDED.match OR s.batch_size <> EXCLUDED.batch_size OR s.hook <> EXCLUDED.hook
 RETURNING set_config('relay.changed', '1', true)`
 
 	serveSQL = `
@@ -99,7 +99,7 @@ func (r *Routes) register(ctx context.Context, t *ledger.Tables) error {
 	}
 	steps = append(steps, r.renames(t)...)
 	for _, s := range r.base.Sinks {
-		steps = append(steps, pg.Step{SQL: t.SQL(registerSQL), Args: []string{t.Buffer, s.Sink, textArray(s.Match), pg.Int(int64(s.BatchSize))}})
+		steps = append(steps, pg.Step{SQL: t.SQL(registerSQL), Args: []string{t.Buffer, s.Sink, textArray(s.Match), pg.Int(int64(s.BatchSize)), pg.Bool(s.Hook)}})
 	}
 	steps = append(steps, r.takeOvers(t)...)
 	steps = append(steps,

@@ -43,6 +43,14 @@ RETURNING set_config('relay.changed', '1', true)`
 UPDATE outbox_batches b SET sink = s.sink FROM outbox_sinks s
 WHERE s.buffer = $1 AND b.buffer = $1 AND b.sink = ANY (s.formerly)
   AND NOT EXISTS (SELECT FROM outbox_sinks o WHERE o.buffer = $1 AND o.sink = b.sink)`
+
+	// Dead letters that wait for the hook of a sink that was renamed go with the sink. If it has no hook any more, or is dropped, they go to
+	// the pipeline's.
+	moveHooksSQL = `
+UPDATE outbox_batches b SET sink = coalesce((
+  SELECT s.sink FROM outbox_sinks s WHERE s.buffer = $1 AND s.hook AND s.dropped_at IS NULL AND b.sink = ANY (s.formerly) LIMIT 1), 'default')
+WHERE b.buffer = $1 || '` + ledger.DeadLettersSuffix + `' AND b.sink <> 'default'
+  AND NOT EXISTS (SELECT FROM outbox_sinks s WHERE s.buffer = $1 AND s.sink = b.sink AND s.hook AND s.dropped_at IS NULL)`
 )
 
 // renames are the steps that rename sinks, before the configured ones are registered.
@@ -65,13 +73,19 @@ func (r *Routes) takeOvers(t *ledger.Tables) (steps []pg.Step) {
 			steps = append(steps, pg.Step{SQL: t.SQL(formerSQL), Args: []string{t.Buffer, s.Sink, s.Was}})
 		}
 	}
-	return append(steps, pg.Step{SQL: t.SQL(moveSQL), Args: []string{t.Buffer}})
+	return append(steps, r.moves(t)...)
 }
 
-// Move gives sinks the batches that came back under their former names.
+// moves are the steps that give sinks and hooks the batches that have another name, or none.
+func (r *Routes) moves(t *ledger.Tables) []pg.Step {
+	return []pg.Step{{SQL: t.SQL(moveSQL), Args: []string{t.Buffer}}, {SQL: t.SQL(moveHooksSQL), Args: []string{t.Buffer}}}
+}
+
+// Move gives sinks the batches that came back under their former names, and the pipeline's hook those that came back for the hook of a
+// sink that has none any more.
 func (r *Routes) Move(ctx context.Context, t *ledger.Tables) error {
-	err := r.base.DB.Transact(ctx, r.base.DB.WriteTx(r.base.DB.StatementTimeout, "synchronous_commit", "on", "enable_seqscan", "off"),
-		pg.Step{SQL: t.SQL(moveSQL), Args: []string{t.Buffer}})
+	begin := r.base.DB.WriteTx(r.base.DB.StatementTimeout, "synchronous_commit", "on", "enable_seqscan", "off")
+	err := r.base.DB.Transact(ctx, append([]pg.Step{begin}, r.moves(t)...)...)
 	return r.base.Explain(ctx, "renaming batches", err)
 }
 

@@ -114,6 +114,7 @@ CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_sinks (
     sink       text,
     match      text[] NOT NULL DEFAULT '{}',  -- patterns; a sink without one takes every event
     batch_size integer NOT NULL,
+    hook       boolean NOT NULL DEFAULT false, -- its dead letters go to a hook of its own, not to the pipeline's
     formerly   text[] NOT NULL DEFAULT '{}',  -- names that it had before; 'default': it was the only sink
     seen_at    timestamptz,                   -- a relay that serves it was running
     dropped_at timestamptz,                   -- nothing is routed to it any more
