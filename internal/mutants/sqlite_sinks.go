@@ -42,7 +42,7 @@ var sqliteSinkMutants = []mutant{
 		file: "outbox/sqlite/route.go",
 		old:  "AND lease_no = ?3 AND sink = '*' AND state = 'leased'",
 		new:  "AND lease_no >= ?3 AND sink = '*' AND state = 'leased'",
-		pkg:  "./outbox/sqlite", test: "TestRoute_AfterKill",
+		pkg:  "./outbox/sqlite", test: "TestRoute_LeaseLost",
 	},
 	{
 		name: "a sweep on SQLite takes what a sink waits for as an orphan",

@@ -14,6 +14,7 @@ import (
 
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/idset"
 	"github.com/outboxrelay/relay/outbox/internal/projection"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/rowjson"
@@ -290,18 +291,22 @@ func (t transaction) customRows(ctx context.Context, which extent, fit func(n in
 	})
 }
 
-// rowsOf returns the SELECT that {events} stands for: the rows of the batch, found by their primary key. Its
-// values are in the text, because the only parameter is the projection's own.
-func (c *customTable) rowsOf(s *shape, group uuid.UUID, first, last int64) string {
+// rowsOf returns the SELECT that {events} stands for: the rows of the batch, found by their primary key; of those with the stamp only some,
+// unless only is nil. Its values are in the text, because the only parameter is the projection's own.
+func (c *customTable) rowsOf(s *shape, group uuid.UUID, first, last int64, only []int64) string {
 	stamp := db.Text(group.String())
 	if s.bytes {
 		stamp = "x'" + strings.ReplaceAll(group.String(), "-", "") + "'"
 	}
-	return "SELECT * FROM main." + db.Quote(c.b.config.Table) + " WHERE " + db.Quote(c.b.config.Custom.ID) +
+	rows := "SELECT * FROM main." + db.Quote(c.b.config.Table) + " WHERE " + db.Quote(c.b.config.Custom.ID) +
 		" BETWEEN " + strconv.FormatInt(first, 10) + " AND " + strconv.FormatInt(last, 10) + " AND group_id = " + stamp
+	if only != nil {
+		rows += " AND " + db.Quote(c.b.config.Custom.ID) + " IN (SELECT value FROM json_each(" + db.Text(idset.JSONIDs(only)) + "))"
+	}
+	return rows
 }
 
 // project returns the projection of the batch, and whether it uses {events}.
-func (c *customTable) projectOf(s *shape, group uuid.UUID, first, last int64) (sql string, uses bool) {
-	return projection.Expand(projection.Trim(c.b.config.Custom.Project), c.rowsOf(s, group, first, last))
+func (c *customTable) projectOf(s *shape, group uuid.UUID, first, last int64, only []int64) (sql string, uses bool) {
+	return projection.Expand(projection.Trim(c.b.config.Custom.Project), c.rowsOf(s, group, first, last, only))
 }

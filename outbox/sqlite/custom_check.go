@@ -88,7 +88,7 @@ func (c *customTable) missing(ctx context.Context, tx transaction) (missing []bu
 // checkProjection prepares the projection, which runs nothing of it, and returns what is wrong; "" if
 // nothing is.
 func (c *customTable) checkProjection(ctx context.Context, tx transaction) (text, fix string) {
-	project, uses := c.projectOf(tx.shape, uuid.Nil, 1, 1)
+	project, uses := c.projectOf(tx.shape, uuid.Nil, 1, 1, nil)
 	if !uses {
 		if _, err := projectionStatement(ctx, tx, project); err == nil {
 			return "is projected without " + projection.Events + " and without the parameter ?, so every batch would get every event",
@@ -158,7 +158,7 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 
 // projectionPlan returns the plan of the projection, and whether it uses {events}.
 func (c *customTable) projectionPlan(ctx context.Context, tx transaction) (steps []string, uses bool, err error) {
-	project, uses := c.projectOf(tx.shape, uuid.Nil, 1, 1000)
+	project, uses := c.projectOf(tx.shape, uuid.Nil, 1, 1000, nil)
 	stamp := tx.shape.stampOf(uuid.Nil)
 	statement, err := projectionStatement(ctx, tx, project, stamp)
 	if err != nil {

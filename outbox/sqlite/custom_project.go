@@ -12,10 +12,12 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/google/uuid"
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/idset"
 	"github.com/outboxrelay/relay/outbox/internal/projection"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/rowjson"
@@ -56,11 +58,20 @@ func (c *customTable) project(ctx context.Context, batch *buffer.Lease, limit ti
 	}
 }
 
+// An id that is none of the claim's.
+const foreignSQL = `
+SELECT value FROM json_each(?1)
+WHERE value NOT IN (SELECT custom_id FROM custom_events WHERE custom_id IN (SELECT value FROM json_each(?1)) AND group_id IS ?2) LIMIT 1`
+
 // projectIn projects in a transaction that sees the batch's stamp, and returns how many rows it read. If it fails the
 // events are unchanged.
 func (c *customTable) projectIn(ctx context.Context, tx transaction, batch *buffer.Lease) (read int, err error) {
-	project, _ := c.projectOf(tx.shape, batch.GroupID, batch.FirstID, batch.LastID)
-	stamp := tx.shape.stampOf(batch.GroupID)
+	group, only := batch.GroupID, []int64(nil)
+	if batch.ClaimID != uuid.Nil { // other batches may have events with this stamp
+		group, only = batch.ClaimID, batch.IDs()
+	}
+	project, _ := c.projectOf(tx.shape, group, batch.FirstID, batch.LastID, only)
+	stamp := tx.shape.stampOf(group)
 	statement, err := projectionStatement(ctx, tx, project, stamp)
 	if err != nil {
 		return 0, err
@@ -69,10 +80,19 @@ func (c *customTable) projectIn(ctx context.Context, tx transaction, batch *buff
 	if err != nil {
 		return 0, runError(err)
 	}
-	p := projecting{events: slices.Clone(batch.Events), isJSON: true}
+	p := projecting{events: slices.Clone(batch.Events), isJSON: true, shared: only != nil}
 	p.rows = projection.NewRows(p.events, c.b.config.Table)
 	if err := p.read(rows); err != nil {
 		return p.fitted, err
+	}
+	if len(p.others) > 0 {
+		var foreign int64
+		switch err := tx.row(ctx, foreignSQL, idset.JSONIDs(p.others), stamp).Scan(&foreign); {
+		case err == nil:
+			return p.fitted, projection.ForeignID(strconv.FormatInt(foreign, 10), "?")
+		case !errors.Is(err, sql.ErrNoRows):
+			return p.fitted, err
+		}
 	}
 	batch.PayloadIsJSON = p.isJSON
 	return p.fitted, p.finish(ctx, tx, batch, extent{stamp: stamp, first: batch.FirstID, last: batch.LastID}, c.b.config.Table)
@@ -117,6 +137,9 @@ type projecting struct {
 	events []outbox.Event // in id order
 	rows   *projection.Rows
 	isJSON bool
+	// shared: the rows may be those of other batches too, whose ids are others.
+	shared bool
+	others []int64
 	size   int // bytes that were read, of so many rows
 	fitted int
 }
@@ -149,6 +172,10 @@ func (p *projecting) read(rows *sql.Rows) error {
 			return projection.ForeignID(describe(id), "?")
 		}
 		i, found := p.rows.Find(n)
+		if !found && p.shared {
+			p.others = append(p.others, n)
+			continue
+		}
 		if !found {
 			return projection.ForeignID(strconv.FormatInt(n, 10), "?")
 		}

@@ -214,7 +214,10 @@ func (b *Buffer) takeOverEnding(ctx context.Context, sink string, as buffer.Drop
 		return nil, err
 	}
 	if as == buffer.DroppedDead && b.config.Custom.Is() {
+		delivered := batch.Delivered
+		batch.Delivered = nil // the rest dies, and is projected for that
 		b.events.project(ctx, batch, endLease/2)
+		batch.Delivered = delivered
 	}
 	return batch, nil
 }

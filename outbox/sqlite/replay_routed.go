@@ -28,7 +28,7 @@ SELECT rowid, event_id, coalesce(event_row, ''), group_id, coalesce((
          WHERE s.buffer = ?11 AND s.dropped_at IS NULL AND (s.sink = d.sink OR d.sink IN (SELECT value FROM json_each(s.formerly)))
          ORDER BY s.sink <> d.sink LIMIT 1), '*') AS target
 FROM outbox_dead_letters AS d
-WHERE closed_at IS NULL AND event_id > ?10 AND ` + matchSQL + `
+WHERE closed_at IS NULL AND event_id > ?10 AND (?12 = FALSE OR event_row IS NOT NULL) AND ` + matchSQL + `
   AND (d.sink IN ('*', 'default') OR EXISTS (
     SELECT 1 FROM outbox_sinks AS s
     WHERE s.buffer = ?11 AND s.dropped_at IS NULL AND (s.sink = d.sink OR d.sink IN (SELECT value FROM json_each(s.formerly)))))
@@ -110,7 +110,7 @@ func (b *Buffer) replayRouted(ctx context.Context, args []any, limit int, after 
 
 // pickRouted returns one dead letter for each event and sink.
 func (b *Buffer) pickRouted(ctx context.Context, tx transaction, args []any, limit int, after int64) ([]letter, error) {
-	rows, err := tx.rows(ctx, pickRoutedSQL, append(slices.Clone(args), limit, after, b.config.Table)...)
+	rows, err := tx.rows(ctx, pickRoutedSQL, append(slices.Clone(args), limit, after, b.config.Table, b.config.Custom.Is())...)
 	all, err := db.All(rows, err, func(rows *sql.Rows, d *letter) error { return rows.Scan(&d.rowid, &d.id, &d.row, &d.group, &d.target) })
 	return slices.CompactFunc(all, func(a, b letter) bool { return a.id == b.id && a.target == b.target }), err
 }

@@ -24,6 +24,9 @@ func openSinks(t *testing.T, p *testDB, owner string, mode buffer.ClaimMode, rou
 func openBuffer(t *testing.T, p *testDB, c sqlite.Config) *sqlite.Buffer {
 	t.Helper()
 	c.URL, c.Pipeline = p.url, "orders"
+	if p.group != "" {
+		c.Claim, c.Custom = buffer.ClaimStamp, buffer.CustomTable{ID: "id", Project: "SELECT id, topic, payload FROM {events}"}
+	}
 	b, err := sqlite.Open(c)
 	testkit.NoError(t, err)
 	t.Cleanup(func() { testkit.NoError(t, b.Close()) })
@@ -62,7 +65,7 @@ func number(t *testing.T, p *testDB, statement string) int64 {
 func forEachMode(t *testing.T, f func(t *testing.T, mode buffer.ClaimMode)) {
 	t.Helper()
 	t.Parallel()
-	for _, mode := range []buffer.ClaimMode{buffer.ClaimRange, buffer.ClaimStamp} {
+	for _, mode := range []buffer.ClaimMode{buffer.ClaimRange, buffer.ClaimStamp, "TEXT", "BLOB"} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			f(t, mode)
@@ -70,10 +73,16 @@ func forEachMode(t *testing.T, f func(t *testing.T, mode buffer.ClaimMode)) {
 	}
 }
 
-// newSinksDB returns a file with the relay's own table.
+// newSinksDB returns a file with the relay's own table, or a custom one under the same name whose group_id has that type.
 func newSinksDB(t *testing.T, mode buffer.ClaimMode) *testDB {
 	t.Helper()
 	p := newTestDB(t, buffertest.Options{Claim: mode})
+	if mode == "TEXT" || mode == "BLOB" {
+		p.group = string(mode)
+		p.makeCustom(t, "outbox_events")
+		migrate(t, p.url, sqlite.SchemaConfig{Archive: "outbox_archive", Custom: true})
+		return p
+	}
 	migrate(t, p.url, sqlite.SchemaConfig{Archive: "outbox_archive"})
 	return p
 }

@@ -128,6 +128,29 @@ func TestRoute_AfterKill(t *testing.T) {
 	})
 }
 
+// TestRoute_LeaseLost: an owner that lost its lease of what it claimed routes nothing.
+func TestRoute_LeaseLost(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		p := newSinksDB(t, mode)
+		b, second := openSinks(t, p, "first", mode, threeSinks...), openSinks(t, p, "second", mode, threeSinks...)
+		insertTopics(t, p, "order.new")
+		batch, err := b.Claim(t.Context(), 100, lease)
+		testkit.NoError(t, err)
+		testkit.NoError(t, second.RegisterSinks(t.Context()))
+		exec(t, p.db, "UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-1 seconds')")
+		taken, err := testkit.TakeOver(t.Context(), second, lease)
+		testkit.NoError(t, err)
+		if _, err := sqlite.RouteLease(t.Context(), b, batch); !errors.Is(err, buffer.ErrLeaseLost) {
+			t.Errorf("the first owner routes it: %v", err)
+		}
+		routed, err := sqlite.RouteLease(t.Context(), second, taken)
+		testkit.NoError(t, err)
+		if fmt.Sprint(routed.Sinks) != "[all]" {
+			t.Errorf("routed %+v, want to all", routed)
+		}
+	})
+}
+
 // TestRoute_ChangedRegistry: a process that started earlier routes to a sink that was added since.
 func TestRoute_ChangedRegistry(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
@@ -405,7 +428,7 @@ func TestRoute_Orphans(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
 		p := newSinksDB(t, mode)
 		b := openSinks(t, p, "first", mode, threeSinks...)
-		exec(t, p.db, "INSERT INTO outbox_events (topic, payload, group_id) VALUES ('contact.old', '{}', '0192f0c1-2d5e-7a41-9d4e-8b1b6c1d2e3f')")
+		exec(t, p.db, p.groupAsBytes("INSERT INTO outbox_events (topic, payload, group_id) VALUES ('contact.old', '{}', '0192f0c1-2d5e-7a41-9d4e-8b1b6c1d2e3f')", "outbox_events"))
 		_, err := b.CountBacklog(t.Context(), 100)
 		testkit.NoError(t, err)
 		routed, err := b.RouteDue(t.Context(), lease)
