@@ -15,24 +15,31 @@ func TestKill9_Sinks(t *testing.T) {
 	t.Parallel()
 	for name, source := range map[string]string{
 		"relay's table": "url: %q",
-		"custom table":  `url: %q, table: things, project: "SELECT e.id, p.topic, to_jsonb(p) AS payload FROM {events} e JOIN parents p ON p.id = e.parent"`,
+		"custom table":  `url: %q, table: things, project: "SELECT e.id, p.topic, PAYLOAD AS payload FROM {events} e JOIN parents p ON p.id = e.parent"`,
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			killSinks(t, source)
+			forEachDatabase(t, func(t *testing.T, db *database) { killSinks(t, db, source) })
 		})
 	}
 }
 
 // killSinks kills with events in the relay's table, or as many in the custom table things.
-func killSinks(t *testing.T, source string) {
-	redis, nats, db := redisStream(t), jetStream(t), newDatabase(t)
+func killSinks(t *testing.T, db *database, source string) {
+	redis, nats := redisStream(t), jetStream(t)
 	left := "SELECT (SELECT count(*) FROM outbox_events) + (SELECT count(*) FROM outbox_batches)"
 	if strings.Contains(source, "things") {
+		payload, key, group, numbers := "to_jsonb(p)", "bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "uuid", "SELECT generate_series(1, $1::int)"
+		if db.file != nil {
+			payload, key, group = "json_object('id', p.id)", "INTEGER PRIMARY KEY AUTOINCREMENT", "TEXT"
+			numbers = "WITH RECURSIVE i (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM i WHERE n < ?1) SELECT n FROM i"
+		}
+		source = strings.Replace(source, "PAYLOAD", payload, 1)
 		db.exec("CREATE TABLE parents (id bigint PRIMARY KEY, topic text)")
-		db.exec("CREATE TABLE things (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, parent bigint, group_id uuid)")
-		db.exec("INSERT INTO parents SELECT i, 'orders' FROM generate_series(1, $1::int) i", killEvents)
-		db.exec("INSERT INTO things (parent) SELECT i FROM generate_series(1, $1::int) i", killEvents)
+		db.exec("CREATE TABLE things (id " + key + ", parent bigint, group_id " + group + ")")
+		db.exec("INSERT INTO parents (id) "+numbers, killEvents)
+		db.exec("UPDATE parents SET topic = 'orders'")
+		db.exec("INSERT INTO things (parent) SELECT id FROM parents ORDER BY id")
 		left = strings.Replace(left, "outbox_events", "things", 1)
 	} else {
 		db.insert(killEvents)
@@ -49,6 +56,9 @@ pipelines:
       - {name: nats, url: %q, match: ["orders", "contacts.#"]}
       - {name: api, url: "http://127.0.0.1:9/batch", match: [contacts.*]}
 `, db.url, redis.url, nats.url))
+	if db.file != nil {
+		do(t, nil, "migrate", "-c", path)
+	}
 	relays := []*relay{start(t, nil, "run", "-c", path), start(t, nil, "run", "-c", path)}
 	for i := range 10 {
 		waitForMore(t, []destination{redis, nats}[i%2], killEvents)

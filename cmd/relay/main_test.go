@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"os"
@@ -200,6 +201,7 @@ type database struct {
 	t    *testing.T
 	url  string
 	conn *pgx.Conn
+	file *sql.DB // of a SQLite file, which has no conn
 }
 
 // newDatabase creates a migrated database.
@@ -232,8 +234,44 @@ func connectTo(t *testing.T, url string) *database {
 	return d
 }
 
+// newFile creates a migrated SQLite file.
+func newFile(t *testing.T) *database {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "app.db")
+	d := &database{t: t, url: "sqlite://" + path}
+	do(t, nil, "migrate", "-c", write(t, onePipeline("p", d.url, "stdout:"))).want(t, 0, "p: applied 00001_", "")
+	var err error
+	if d.file, err = sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(20000)"); err != nil {
+		t.Fatal(err)
+	}
+	d.file.SetMaxOpenConns(1)
+	t.Cleanup(func() {
+		if err := d.file.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return d
+}
+
+// forEachDatabase runs a test with PostgreSQL and with a SQLite file.
+func forEachDatabase(t *testing.T, test func(t *testing.T, db *database)) {
+	t.Helper()
+	for name, open := range map[string]func(*testing.T) *database{"postgres": newDatabase, "sqlite": newFile} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, open(t))
+		})
+	}
+}
+
 func (d *database) exec(sql string, args ...any) {
 	d.t.Helper()
+	if d.file != nil {
+		if _, err := d.file.ExecContext(d.t.Context(), sql, args...); err != nil {
+			d.t.Fatal(err)
+		}
+		return
+	}
 	if _, err := d.conn.Exec(d.t.Context(), sql, args...); err != nil {
 		d.t.Fatal(err)
 	}
@@ -241,6 +279,12 @@ func (d *database) exec(sql string, args ...any) {
 
 func (d *database) count(sql string, args ...any) (n int) {
 	d.t.Helper()
+	if d.file != nil {
+		if err := d.file.QueryRowContext(d.t.Context(), sql, args...).Scan(&n); err != nil {
+			d.t.Fatal(err)
+		}
+		return n
+	}
 	if err := d.conn.QueryRow(d.t.Context(), sql, args...).Scan(&n); err != nil {
 		d.t.Fatal(err)
 	}
@@ -250,6 +294,11 @@ func (d *database) count(sql string, args ...any) (n int) {
 // insert commits n events.
 func (d *database) insert(n int) {
 	d.t.Helper()
+	if d.file != nil {
+		d.exec(`WITH RECURSIVE i (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM i WHERE n < ?1)
+			INSERT INTO outbox_events (topic, key, payload) SELECT 'orders', 'k' || n, json_object('n', n) FROM i`, n)
+		return
+	}
 	d.exec(`INSERT INTO outbox_events (topic, key, payload)
 		SELECT 'orders', 'k' || i, jsonb_build_object('n', i) FROM generate_series(1, $1::int) i`, n)
 }

@@ -80,7 +80,7 @@ func (p *Pipeline) checkArchive(r *reader) {
 		}
 		a.Table = name
 	}
-	for _, name := range []string{"outbox_batches", "outbox_dead_letters", "outbox_buffers"} {
+	for _, name := range []string{"outbox_batches", "outbox_dead_letters", "outbox_buffers", "outbox_sinks"} {
 		if p.Source.tableIdentity(p.archiveName()) == p.Source.tableIdentity(p.inLedgerSchema(name)) {
 			r.errorf(a.Place, "archive.table is %s, one of the relay's own tables; expected another table", name)
 		}

@@ -72,4 +72,25 @@ var sqliteSinkMutants = []mutant{
 		new:  "if b.config.Unmatched != buffer.UnmatchedKeep {",
 		pkg:  "./outbox/sqlite", test: "TestUnmatched_Keep",
 	},
+	{
+		name: "a filter by sink on SQLite does not know former names",
+		file: "outbox/sqlite/deadletters.go",
+		old:  "WHERE b.pipeline = ?1 AND s.sink = ?8))",
+		new:  "WHERE b.pipeline = ?1 AND s.sink = ?8 AND FALSE))",
+		pkg:  "./outbox/sqlite", test: "TestRenameSink$",
+	},
+	{
+		name: "a sink of a custom table on SQLite gets the rows of the whole claim",
+		file: "outbox/sqlite/custom_project.go",
+		old:  "if !found && p.shared {",
+		new:  "if !found && p.shared && false {",
+		pkg:  "./outbox/sqlite", test: "TestCustomSinks_Contents",
+	},
+	{
+		name: "verify on SQLite sees no split claims",
+		file: "outbox/sqlite/audit_sinks.go",
+		old:  "countRanges(ctx, tx, idset.Overlap(claims...), nil)",
+		new:  "countRanges(ctx, tx, nil, nil)",
+		pkg:  "./outbox/sqlite", test: "TestRepair_Split",
+	},
 }

@@ -66,11 +66,13 @@ ORDER BY e.id`
 
 const sqliteLeftSQL = `
 WITH claimed AS (
-    SELECT e.id, l.state, l.error
-    FROM outbox_batches l CROSS JOIN json_each(l.members) run CROSS JOIN outbox_events e
-    WHERE l.buffer = 'outbox_events' AND e.group_id IS NULL
-      AND e.id BETWEEN json_extract(run.value, '$[0]') AND json_extract(run.value, '$[1]')
-      AND (l.newest_at IS NULL OR e.created_at <= l.newest_at)
+    SELECT id, state, error FROM (
+      SELECT e.id, l.state, CASE WHEN l.sink IN ('default', '*') THEN l.error ELSE 'sink ' || l.sink || ': ' || coalesce(l.error, 'not sent yet') END AS error,
+             row_number() OVER (PARTITION BY e.id ORDER BY l.error IS NULL, l.sink) AS n
+      FROM outbox_batches l CROSS JOIN json_each(l.members) run CROSS JOIN outbox_events e
+      WHERE l.buffer = 'outbox_events' AND e.id BETWEEN json_extract(run.value, '$[0]') AND json_extract(run.value, '$[1]')
+        AND (e.group_id IS NULL AND (l.newest_at IS NULL OR e.created_at <= l.newest_at) OR e.group_id = l.claim_id)
+    ) WHERE n = 1
 )
 SELECT e.id, coalesce(l.state, c.state, CASE WHEN e.group_id IS NULL THEN '' ELSE 'lost' END), coalesce(l.error, c.error, '')
 FROM outbox_events e LEFT JOIN outbox_batches l ON l.group_id = e.group_id LEFT JOIN claimed c ON c.id = e.id

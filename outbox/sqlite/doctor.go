@@ -32,6 +32,7 @@ func (b *Buffer) Diagnose(ctx context.Context) []buffer.Finding {
 		d.orphans(ctx)
 		d.deletes(ctx)
 		d.references(ctx)
+		d.sinks(ctx)
 	}
 	d.journal(ctx)
 	d.integrity(ctx)
@@ -83,6 +84,21 @@ func (d *diagnosis) tables(ctx context.Context) (ready bool) {
 	d.ok(about, text)
 	d.ok("claim", "by "+string(d.b.ClaimMode()))
 	return true
+}
+
+// sinks adds what is wrong with the registered sinks.
+func (d *diagnosis) sinks(ctx context.Context) {
+	if d.b.config.Sinks == nil {
+		return
+	}
+	var found []buffer.Finding
+	err := d.b.begin(ctx, d.b.db, readOnly, func(tx transaction) (err error) {
+		found, err = d.b.sinkFindings(ctx, tx)
+		return err
+	})
+	if !d.failed("sinks", err) {
+		d.findings = append(d.findings, found...)
+	}
 }
 
 const whyWaitingSQL = `

@@ -69,6 +69,11 @@ func TestRenameSink(t *testing.T) {
 		deliverAll(t, old.Sink("crm"), takeOverOf(t, old.Sink("crm"), "a.2", "a.3"))
 		testkit.NoError(t, old.ServeSinks(t.Context()))
 
+		for name, want := range map[string]int64{"sales": 1, "all": 0} {
+			if n, err := b.CountDead(t.Context(), buffer.DeadFilter{Sink: name}); n.Open != want || err != nil {
+				t.Errorf("%s has %d dead letters, %v; want %d", name, n.Open, err, want)
+			}
+		}
 		if n, err := b.Replay(t.Context(), buffer.DeadFilter{}, 10); n != 1 || err != nil {
 			t.Fatalf("replayed %d, %v; want 1", n, err)
 		}
