@@ -194,8 +194,8 @@ var routingMutants = []mutant{
 	{
 		name: "kept events lose the stamp of their claim",
 		file: "outbox/postgres/internal/router/route.go",
-		old:  "p := &plan{claim: &claim{id: batch.ClaimID},",
-		new:  "p := &plan{claim: &claim{id: batch.GroupID},",
+		old:  "p := routing.PlanOf(batch.ClaimID, deliveries)",
+		new:  "p := routing.PlanOf(batch.GroupID, deliveries)",
 		pkg:  "./outbox/postgres", test: "TestUnmatched_Keep$",
 	},
 	{
@@ -214,7 +214,7 @@ var routingMutants = []mutant{
 	},
 	{
 		name: "rows that are written beside a join have another claim",
-		file: "outbox/postgres/internal/router/join.go",
+		file: "outbox/internal/routing/join.go",
 		old:  "			p.claim = rows[at].claim\n",
 		new:  "			p.claim = &claim{id: group}\n",
 		pkg:  "./outbox/postgres", test: "TestRoute_Joins$",
@@ -235,7 +235,7 @@ var routingMutants = []mutant{
 	},
 	{
 		name: "shared events are added to a row without a claim",
-		file: "outbox/postgres/internal/router/join.go",
+		file: "outbox/internal/routing/join.go",
 		old:  "(!d.Shared || p.shares(o))",
 		new:  "(o.claim == nil || p.shares(o))",
 		pkg:  "./outbox/postgres", test: "TestRoute_JoinsNone",

@@ -93,4 +93,25 @@ var sqliteSinkMutants = []mutant{
 		new:  "countRanges(ctx, tx, nil, nil)",
 		pkg:  "./outbox/sqlite", test: "TestRepair_Split",
 	},
+	{
+		name: "events are added to a leased row on SQLite",
+		file: "outbox/sqlite/join.go",
+		old:  "sink = ?3 AND state = 'waiting' AND lease_no = 0 AND",
+		new:  "sink = ?3 AND",
+		pkg:  "./outbox/sqlite", test: "TestRoute_Joins$",
+	},
+	{
+		name: "events are added to a row that another sink has now, on SQLite",
+		file: "outbox/sqlite/join.go",
+		old:  "group_id = ?2 AND sink = ?3 AND state",
+		new:  "group_id = ?2 AND ?3 = ?3 AND state",
+		pkg:  "./outbox/sqlite", test: "TestRoute_JoinsRenamed",
+	},
+	{
+		name: "rows that are written beside a join have another claim, on SQLite",
+		file: "outbox/sqlite/route.go",
+		old:  "			claimID = plan.ClaimID()\n",
+		new:  "			claimID = batch.GroupID\n",
+		pkg:  "./outbox/sqlite", test: "TestRoute_Joins$",
+	},
 }

@@ -13,6 +13,7 @@ import (
 	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/routing"
 	"github.com/outboxrelay/relay/outbox/internal/scanwindow"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/watermark"
@@ -91,7 +92,7 @@ func (b *Buffer) fence(batch *buffer.Lease) error {
 
 // newBuffer returns a buffer on the relay's own table, without a connection.
 func newBuffer(c Config, file string) *Buffer {
-	b := &Buffer{config: c, file: file, follow: db.NewFollower(file), cursor: watermark.NewCursor()}
+	b := &Buffer{config: c, file: file, follow: db.NewFollower(file), cursor: watermark.NewCursor(), routes: routes{open: routing.NewOpenRows()}}
 	b.ledger = ledger{b, c.Table, singleSink}
 	if c.Sinks != nil {
 		b.sink = buffer.Unrouted

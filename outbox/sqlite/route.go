@@ -41,10 +41,13 @@ VALUES (?1, ?2, ?3, 'delivered', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?4, 0
 // routeLeased replaces a leased row of sink '*' by those of the sinks that take its events: see buffer.Router. errors.Is finds
 // buffer.ErrLeaseLost if another process has it.
 func (b *Buffer) routeLeased(ctx context.Context, batch *buffer.Lease, lease time.Duration, take func(sink string) bool) (*buffer.Routed, error) {
-	var routed *buffer.Routed
+	var (
+		routed *buffer.Routed
+		keep   func()
+	)
 	route := func() error {
 		return b.write(ctx, "routing a batch", func(tx transaction) (err error) {
-			routed, err = b.route(ctx, tx, batch, lease, take)
+			routed, keep, err = b.route(ctx, tx, batch, lease, take)
 			return err
 		})
 	}
@@ -57,27 +60,29 @@ func (b *Buffer) routeLeased(ctx context.Context, batch *buffer.Lease, lease tim
 	if err != nil {
 		return nil, err
 	}
+	keep()
 	return routed, nil
 }
 
-func (b *Buffer) route(ctx context.Context, tx transaction, batch *buffer.Lease, lease time.Duration, take func(sink string) bool) (*buffer.Routed, error) {
+// route returns what it wrote, and a function that notes which rows others can be added to, once that is committed.
+func (b *Buffer) route(ctx context.Context, tx transaction, batch *buffer.Lease, lease time.Duration, take func(sink string) bool) (_ *buffer.Routed, keep func(), err error) {
 	if err := b.fence(batch); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	known, err := b.routesIn(ctx, tx)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if len(known.table) == 0 {
-		return nil, b.noSinks()
+		return nil, nil, b.noSinks()
 	}
 	var in holding
 	err = tx.row(ctx, unroutedFenceSQL, b.config.Table, batch.GroupID.String(), batch.LeaseNo).Scan(in.columns()...)
 	switch {
 	case errors.Is(err, sql.ErrNoRows):
-		return nil, buffer.ErrLeaseLost
+		return nil, nil, buffer.ErrLeaseLost
 	case err != nil:
-		return nil, err
+		return nil, nil, err
 	}
 	deliveries, unmatched := known.table.Divide(batch.Events)
 	if len(unmatched) > 0 && b.config.Unmatched == buffer.UnmatchedKeep {
@@ -85,55 +90,73 @@ func (b *Buffer) route(ctx context.Context, tx transaction, batch *buffer.Lease,
 		unmatched = nil
 	}
 	var (
-		claim  = claimOf(batch, in)
 		routed = &buffer.Routed{Events: batch.Len(), Bytes: batch.Bytes()}
+		taken  = make([]bool, len(deliveries))
+		plan   = b.planOf(batch, in, deliveries, taken, func(i int) bool {
+			return deliveries[i].Sink != buffer.Unrouted && take(nameIn(known.local, deliveries[i].Sink))
+		})
+		always   = in.claimID != nil || in.claim == claimmode.Stamp // they have the claim_id even if they share no event
+		joins    = plan.IDs()
+		inserted = map[uuid.UUID]bool{}
 	)
 	for i := range deliveries {
-		d := &deliveries[i]
 		var (
-			mine = d.Sink != buffer.Unrouted && take(nameIn(known.local, d.Sink))
-			l    = b.leaseOf(batch, d, lease)
+			d       = &deliveries[i]
+			claimID uuid.UUID
 		)
-		if d.Shared || claim.always {
-			l.ClaimID = claim.id
+		if d.Shared || always {
+			claimID = plan.ClaimID()
 		}
-		if err := b.deliver(ctx, tx, d, l, in, mine, lease); err != nil {
-			return nil, err
+		if joins[i] != uuid.Nil {
+			joined, err := b.join(ctx, tx, d, joins[i], claimID, in)
+			if err != nil {
+				return nil, nil, err
+			}
+			if joined {
+				continue
+			}
 		}
+		l := b.leaseOf(batch, d, lease)
+		l.ClaimID = claimID
+		if err := b.deliver(ctx, tx, d, l, in, taken[i], lease); err != nil {
+			return nil, nil, err
+		}
+		inserted[d.GroupID] = true
 		switch {
-		case mine:
+		case taken[i]:
 			routed.Leases = append(routed.Leases, buffer.SinkLease{Sink: nameIn(known.local, d.Sink), Lease: l})
 		case d.Sink != buffer.Unrouted:
 			routed.Add(nameIn(known.local, d.Sink))
 		}
 	}
+	keep = func() {
+		if !always {
+			b.routes.open.Keep(plan, deliveries, taken, inserted)
+		}
+	}
 	if lost := routing.Unrouted(batch, unmatched, b.config.Unmatched); len(lost) > 0 {
-		return routed, b.endUnrouted(ctx, tx, batch, in, claim, lost)
+		var claim any
+		if always {
+			claim = plan.ClaimID().String()
+		}
+		return routed, keep, b.endUnrouted(ctx, tx, batch, in, claim, lost)
 	}
-	return routed, nil
+	return routed, keep, nil
 }
 
-// claimID is the claim_id of the batches of a claim. always: they have it even if they share no event.
-type claimID struct {
-	id     uuid.UUID
-	always bool
-}
-
-// claimOf returns the claim_id of the batches that a batch is divided into. Their events may carry it as their stamp, and a batch that was
-// routed before shares its events with others.
-func claimOf(batch *buffer.Lease, in holding) claimID {
-	if in.claimID != nil {
-		return claimID{batch.ClaimID, true}
+// planOf fills in which deliveries this process takes, and plans what the others are added to. Under a stamp, and for what was routed before,
+// the rows have the claim_id that their events or the others have already.
+func (b *Buffer) planOf(batch *buffer.Lease, in holding, deliveries []routing.Delivery, taken []bool, take func(i int) bool) *routing.Plan {
+	for i := range deliveries {
+		taken[i] = take(i)
 	}
-	return claimID{batch.GroupID, in.claim == claimmode.Stamp}
-}
-
-// text is the claim_id for a row of the ledger.
-func (c claimID) text(shared bool) any {
-	if !shared && !c.always {
-		return nil
+	switch {
+	case in.claimID != nil:
+		return routing.PlanOf(batch.ClaimID, deliveries)
+	case in.claim == claimmode.Stamp:
+		return routing.PlanOf(batch.GroupID, deliveries)
 	}
-	return c.id.String()
+	return b.routes.open.Take(batch.GroupID, deliveries, taken)
 }
 
 // leaseOf returns the lease of a delivery of a batch.
@@ -160,7 +183,7 @@ func (b *Buffer) deliver(ctx context.Context, tx transaction, d *routing.Deliver
 }
 
 // endUnrouted makes dead letters of events that no sink gets, and the row whose settle deletes them.
-func (b *Buffer) endUnrouted(ctx context.Context, tx transaction, batch *buffer.Lease, in holding, claim claimID, lost []routing.Refusal) error {
+func (b *Buffer) endUnrouted(ctx context.Context, tx transaction, batch *buffer.Lease, in holding, claim any, lost []routing.Refusal) error {
 	group := buffer.NewGroupID()
 	ids, dead := routing.ByReason(lost)
 	for _, reason := range slices.Sorted(maps.Keys(dead)) {
@@ -169,6 +192,6 @@ func (b *Buffer) endUnrouted(ctx context.Context, tx transaction, batch *buffer.
 		}
 	}
 	_, err := tx.exec(ctx, markUnmatchedSQL, group.String(), b.config.Table, in.claim, b.config.Owner,
-		len(ids), ids[0], ids[len(ids)-1], in.oldest, in.claimed, idset.JSONIDs(ids), idset.Of(ids).JSON(), in.newest, claim.text(false))
+		len(ids), ids[0], ids[len(ids)-1], in.oldest, in.claimed, idset.JSONIDs(ids), idset.Of(ids).JSON(), in.newest, claim)
 	return err
 }

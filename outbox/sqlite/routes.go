@@ -38,6 +38,7 @@ func nameIn(names map[string]string, name string) string { return cmp.Or(names[n
 type routes struct {
 	registering sync.Mutex
 	read        atomic.Pointer[registry]
+	open        *routing.OpenRows
 }
 
 const (

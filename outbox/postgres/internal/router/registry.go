@@ -66,7 +66,7 @@ type Routes struct {
 	base        *ledger.Base
 	registering sync.Mutex
 	read        atomic.Pointer[registry]
-	open        openRows
+	open        *routing.OpenRows
 }
 
 // Register writes the configured sinks into the registry and reads it.

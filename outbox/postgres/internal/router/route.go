@@ -83,7 +83,7 @@ WHERE current_setting('relay.fenced') = '1'`
 
 // New returns the routes of a buffer.
 func New(base *ledger.Base) *Routes {
-	r := &Routes{base: base, open: openRows{bySink: map[string][]*open{}}}
+	r := &Routes{base: base, open: routing.NewOpenRows()}
 	base.Current = r.Current
 	return r
 }
@@ -129,9 +129,9 @@ func (r *Routes) Route(ctx context.Context, t *ledger.Tables, batch *buffer.Leas
 			taken = append(taken, mine)
 		}
 		ends := time.Now().Add(lease)
-		p := &plan{claim: &claim{id: batch.ClaimID}, into: make([]*open, len(deliveries))}
+		p := routing.PlanOf(batch.ClaimID, deliveries)
 		if batch.ClaimID == uuid.Nil {
-			p = r.open.take(batch.GroupID, deliveries, taken)
+			p = r.open.Take(batch.GroupID, deliveries, taken)
 		}
 		done, err := r.write(ctx, t, batch, known.no, lease, deliveries, taken, p, lost)
 		if err != nil {
@@ -139,7 +139,7 @@ func (r *Routes) Route(ctx context.Context, t *ledger.Tables, batch *buffer.Leas
 		}
 		if done.fenced {
 			if !done.stamped && batch.ClaimID == uuid.Nil {
-				r.open.keep(p, deliveries, taken, done.inserted)
+				r.open.Keep(p, deliveries, taken, done.inserted)
 			}
 			return routed(batch, deliveries, taken, p, done, ends, known.local), nil
 		}
@@ -154,7 +154,7 @@ func (r *Routes) Route(ctx context.Context, t *ledger.Tables, batch *buffer.Leas
 }
 
 // routed is what became of a batch.
-func routed(batch *buffer.Lease, deliveries []routing.Delivery, taken []bool, p *plan, done written, ends time.Time, local map[string]string) *buffer.Routed {
+func routed(batch *buffer.Lease, deliveries []routing.Delivery, taken []bool, p *routing.Plan, done written, ends time.Time, local map[string]string) *buffer.Routed {
 	result := &buffer.Routed{Events: batch.Len(), Bytes: batch.Bytes()}
 	for i := range deliveries {
 		d := &deliveries[i]
@@ -170,7 +170,7 @@ func routed(batch *buffer.Lease, deliveries []routing.Delivery, taken []bool, p 
 			ClaimedAt: batch.ClaimedAt, ClaimedLocal: batch.ClaimedLocal,
 		}
 		if d.Shared || done.stamped {
-			l.ClaimID = p.claim.id
+			l.ClaimID = p.ClaimID()
 		}
 		result.Leases = append(result.Leases, buffer.SinkLease{Sink: nameIn(local, d.Sink), Lease: l})
 	}
@@ -186,7 +186,7 @@ type written struct {
 
 // write writes the rows.
 func (r *Routes) write(
-	ctx context.Context, t *ledger.Tables, batch *buffer.Lease, no int64, lease time.Duration, deliveries []routing.Delivery, taken []bool, p *plan, lost []routing.Refusal,
+	ctx context.Context, t *ledger.Tables, batch *buffer.Lease, no int64, lease time.Duration, deliveries []routing.Delivery, taken []bool, p *routing.Plan, lost []routing.Refusal,
 ) (done written, err error) {
 	begin := r.base.DB.BatchTx(r.base.DB.StatementTimeout, "synchronous_commit", "on", "enable_hashjoin", "off", "enable_mergejoin", "off")
 	begin.Row = func([][]byte) error {
@@ -205,8 +205,8 @@ func (r *Routes) write(
 		},
 	})
 	if len(deliveries) > 0 {
-		args := append([]string{t.Buffer, p.claim.id.String(), r.base.Owner}, columns(deliveries, taken)...)
-		sql, last := deliverSQL, pg.UUIDArray(p.ids())
+		args := append([]string{t.Buffer, p.ClaimID().String(), r.base.Owner}, columns(deliveries, taken)...)
+		sql, last := deliverSQL, pg.UUIDArray(p.IDs())
 		if t.UUIDs {
 			sql, last = deliverUUIDSQL, uuidsOf(deliveries, batch.Events)
 		}

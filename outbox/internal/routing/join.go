@@ -1,4 +1,4 @@
-package router
+package routing
 
 import (
 	"slices"
@@ -7,7 +7,6 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox/internal/idset"
-	"github.com/outboxrelay/relay/outbox/internal/routing"
 )
 
 // A sink that is behind would get a row, and later a send, for each claim, however few events those have. So a route adds events to
@@ -39,20 +38,31 @@ type claim struct {
 	rows int
 }
 
-// openRows are the open rows of each sink, one for each route that goes on at the same time. They are safe for concurrent use.
-type openRows struct {
+// OpenRows are the open rows of each sink, one for each route that goes on at the same time. They are safe for concurrent use.
+type OpenRows struct {
 	mu     sync.Mutex
 	bySink map[string][]*open
 }
 
-// plan is what one route adds to, and the claim_id of its rows that share events.
-type plan struct {
+// NewOpenRows returns those of a process that has routed nothing.
+func NewOpenRows() *OpenRows { return &OpenRows{bySink: map[string][]*open{}} }
+
+// Plan is what one route adds to, and the claim_id of its rows that share events.
+type Plan struct {
 	claim *claim
 	into  []*open // for each delivery; nil for a row of its own
 }
 
-// ids returns the group_ids of the rows that the deliveries are added to, uuid.Nil for none.
-func (p *plan) ids() []uuid.UUID {
+// PlanOf plans a route that adds nothing, to rows that have this claim_id.
+func PlanOf(claimID uuid.UUID, deliveries []Delivery) *Plan {
+	return &Plan{claim: &claim{id: claimID}, into: make([]*open, len(deliveries))}
+}
+
+// ClaimID is that of the rows of the route that share events.
+func (p *Plan) ClaimID() uuid.UUID { return p.claim.id }
+
+// IDs returns the group_ids of the rows that the deliveries are added to, uuid.Nil for none.
+func (p *Plan) IDs() []uuid.UUID {
 	ids := make([]uuid.UUID, len(p.into))
 	for i, o := range p.into {
 		if o != nil {
@@ -62,11 +72,11 @@ func (p *plan) ids() []uuid.UUID {
 	return ids
 }
 
-// take plans a route of a claim. Until keep, no other route adds to the same rows.
-func (r *openRows) take(group uuid.UUID, deliveries []routing.Delivery, taken []bool) *plan {
+// Take plans a route of a claim. Until Keep, no other route adds to the same rows.
+func (r *OpenRows) Take(group uuid.UUID, deliveries []Delivery, taken []bool) *Plan {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	p := &plan{into: make([]*open, len(deliveries))}
+	p := &Plan{into: make([]*open, len(deliveries))}
 	for i := range deliveries {
 		d := &deliveries[i]
 		rows := r.bySink[d.Sink]
@@ -87,12 +97,12 @@ func (r *openRows) take(group uuid.UUID, deliveries []routing.Delivery, taken []
 }
 
 // shares reports whether the rows of the route can have the claim_id of an open row.
-func (p *plan) shares(o *open) bool {
+func (p *Plan) shares(o *open) bool {
 	return o.claim != nil && o.claim.rows < maxShared && (p.claim == nil || p.claim == o.claim)
 }
 
 // alone reports whether a delivery is the only one of its sink: the later ids of one that was cut go behind the earlier ones.
-func alone(deliveries []routing.Delivery, i int) bool {
+func alone(deliveries []Delivery, i int) bool {
 	for j := range deliveries {
 		if j != i && deliveries[j].Sink == deliveries[i].Sink {
 			return false
@@ -102,11 +112,11 @@ func alone(deliveries []routing.Delivery, i int) bool {
 }
 
 // fits reports whether a delivery may be added to the row.
-func (o *open) fits(d *routing.Delivery) bool {
+func (o *open) fits(d *Delivery) bool {
 	return o.events+len(d.IDs) <= d.BatchSize && o.ranges+len(idset.Of(d.IDs)) <= maxRanges && o.joins < maxJoins
 }
 
-func (o *open) add(d *routing.Delivery) {
+func (o *open) add(d *Delivery) {
 	ids := idset.Of(d.IDs)
 	o.ranges += len(ids)
 	if o.events > 0 && d.IDs[0] == o.last+1 {
@@ -116,8 +126,8 @@ func (o *open) add(d *routing.Delivery) {
 	o.last = d.IDs[len(d.IDs)-1]
 }
 
-// keep notes which rows are open after a route. inserted are the deliveries that have a row of their own.
-func (r *openRows) keep(p *plan, deliveries []routing.Delivery, taken []bool, inserted map[uuid.UUID]bool) {
+// Keep notes which rows are open after a route. inserted are the deliveries that have a row of their own.
+func (r *OpenRows) Keep(p *Plan, deliveries []Delivery, taken []bool, inserted map[uuid.UUID]bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range deliveries {
