@@ -46,9 +46,9 @@ var sqliteSinkMutants = []mutant{
 	},
 	{
 		name: "a sweep on SQLite takes what a sink waits for as an orphan",
-		file: "outbox/sqlite/backlog.go",
-		old:  "WHERE l.claim_id = lower(e.group_id) AND",
-		new:  "WHERE FALSE AND",
+		file: "outbox/sqlite/orphans_routed.go",
+		old:  "if !members.Has(id) {",
+		new:  "if true {",
 		pkg:  "./outbox/sqlite", test: "TestRoute_NoOrphans",
 	},
 	{

@@ -74,8 +74,7 @@ func (b *Buffer) adopt(ctx context.Context, tx transaction) (adopted buffer.Coun
 	if cleared, err = b.events.clear(ctx, tx); err != nil {
 		return adopted, 0, err
 	}
-	rows, err := tx.rows(ctx, orphansSQL)
-	groups, err := db.Column[string](rows, err)
+	groups, err := b.orphans(ctx, tx)
 	if err != nil {
 		return adopted, cleared, err
 	}
@@ -97,6 +96,30 @@ func (b *Buffer) adopt(ctx context.Context, tx transaction) (adopted buffer.Coun
 	return adopted, cleared, nil
 }
 
+// hasOrphans reports whether there are orphans. Those of a buffer whose events are routed to sinks that this process does not have are left
+// to the others.
+func (b *Buffer) hasOrphans(ctx context.Context, tx transaction) (found bool, err error) {
+	_, routed, err := b.storedMode(ctx, tx)
+	if err != nil || routed && b.config.Sinks == nil {
+		return false, err
+	}
+	if b.config.Sinks != nil {
+		stray, err := b.strayStamps(ctx, tx)
+		return len(stray) > 0, err
+	}
+	err = tx.row(ctx, hasOrphansSQL).Scan(&found)
+	return found, err
+}
+
+// orphans returns the stamps of orphans.
+func (b *Buffer) orphans(ctx context.Context, tx transaction) ([]string, error) {
+	if b.config.Sinks != nil {
+		return b.strayStamps(ctx, tx)
+	}
+	rows, err := tx.rows(ctx, orphansSQL)
+	return db.Column[string](rows, err)
+}
+
 // An event before the cursor and before all live batches can only be there if ids are used again: DELETE of all rows and of
 // the row in sqlite_sequence. (Or it was inserted with an id of its own.)
 const renumberedSQL = `
@@ -106,8 +129,9 @@ SELECT EXISTS (SELECT 1 FROM outbox_events WHERE group_id IS NULL AND id <= ?2
 // sweep moves the cursor to the beginning and gives orphans a ledger row.
 func (b *Buffer) sweep(ctx context.Context) error {
 	var orphans bool
-	err := b.read(ctx, "looking for orphans", func(tx transaction) error {
-		return tx.row(ctx, hasOrphansSQL).Scan(&orphans)
+	err := b.read(ctx, "looking for orphans", func(tx transaction) (err error) {
+		orphans, err = b.hasOrphans(ctx, tx)
+		return err
 	})
 	if err == nil && orphans { // otherwise it is not worth waiting for the write lock
 		err = b.write(ctx, "adopting orphans", func(tx transaction) error {

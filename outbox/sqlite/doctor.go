@@ -130,7 +130,10 @@ func (d *diagnosis) waiting(ctx context.Context) {
 func (d *diagnosis) orphans(ctx context.Context) {
 	const about = "group_id"
 	var orphans bool
-	err := d.b.begin(ctx, d.b.db, readOnly, func(tx transaction) error { return tx.row(ctx, hasOrphansSQL).Scan(&orphans) })
+	err := d.b.begin(ctx, d.b.db, readOnly, func(tx transaction) (err error) {
+		orphans, err = d.b.hasOrphans(ctx, tx)
+		return err
+	})
 	switch {
 	case d.failed(about, err):
 	case orphans:

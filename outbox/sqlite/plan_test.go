@@ -52,6 +52,9 @@ func TestPlans_ReadNoWholeTable(t *testing.T) {
 		"pickDeadLetters": pickDeadLettersSQL, "stampDeadLetters": stampDeadLettersSQL, "deadLettersOf": deadLettersOfSQL, "markNotified": markNotifiedSQL,
 		"regroupDeadLetters": regroupDeadLettersSQL, "openQueuePart": openQueuePartSQL, "countQueue": countQueueSQL,
 		"hasOrphaned": hasOrphanedSQL, "releaseOrphaned": releaseOrphanedSQL, "queueStatus": queueStatusSQL,
+		"claimMembers": claimMembersSQL, "unroutedFence": unroutedFenceSQL, "openRow": openRowSQL, "join": joinSQL, "countSink": countSinkSQL, "sinkStatus": sinkStatusSQL,
+		"topicsOf": topicsOfSQL, "holders": holdersSQL, "openJoined": openJoinedSQL, "existing": existingSQL, "takeOverEnding": takeOverEndingSQL, "ending": endingSQL,
+		"wakeKept": wakeKeptSQL, "moveBatches": moveBatchesSQL,
 	} {
 		plan := explain(t, b, statement)
 		for _, step := range plan {
@@ -70,6 +73,7 @@ func TestPlans_UseDeadLetterIndexes(t *testing.T) {
 	for name, c := range map[string]struct{ statement, index string }{
 		"status":             {statusSQL, "outbox_dead_letters_listed"},
 		"pickReplay":         {pickReplaySQL, "outbox_dead_letters_listed"},
+		"pickRouted":         {pickRoutedSQL, "outbox_dead_letters_listed"},
 		"discard":            {discardSQL, "outbox_dead_letters_listed"},
 		"listOpen":           {listOpenSQL, "outbox_dead_letters_listed"},
 		"pickDeadLetters":    {pickDeadLettersSQL, "outbox_dead_letters_unnotified"},

@@ -31,12 +31,14 @@ func TestStatus_Sinks(t *testing.T) {
 		expect(0, fmt.Sprintf(none+none+none+none, "all", "crm", "odd", "*"))
 		insertTopics(t, p, "contact.new", "order.new", "contact.old", "order.odd")
 		expect(4, fmt.Sprintf(none+none+none, "all", "crm", "odd")+"* 4 (0 leased, 0 waiting, 0 delivered, 0 due) ")
+		exec(t, p.db, "UPDATE outbox_events SET created_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-120 seconds')")
 		_, err := b.Route(t.Context(), 100, lease, keepNone)
 		testkit.NoError(t, err)
 		insertTopics(t, p, "x")
+		exec(t, p.db, "UPDATE outbox_events SET created_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-60 seconds') WHERE topic = 'x'")
 		s := expect(5, "all 4 (0 leased, 1 waiting, 0 delivered, 1 due) crm 2 (0 leased, 1 waiting, 0 delivered, 1 due) "+
 			"odd 2 (0 leased, 1 waiting, 0 delivered, 1 due) * 1 (0 leased, 0 waiting, 0 delivered, 0 due) ")
-		if all, unrouted := s.Sinks[0].OldestPending, s.Sinks[3].OldestPending; all <= unrouted || unrouted <= 0 || s.OldestPending <= unrouted {
+		if all, unrouted := s.Sinks[0].OldestPending, s.Sinks[3].OldestPending; all < 119*time.Second || unrouted < 59*time.Second || unrouted > 100*time.Second || s.OldestPending < 119*time.Second {
 			t.Errorf("the oldest event is %v old, that of all %v, that which is not routed %v", s.OldestPending, all, unrouted)
 		}
 		all, crm, odd := b.Sink("all"), b.Sink("crm"), b.Sink("odd")

@@ -60,7 +60,7 @@ func (s Set) IDs() []int64 {
 func Without(ids []int64, sets ...Set) []int64 {
 	rest := make([]int64, 0, len(ids))
 	for _, id := range ids {
-		if !slices.ContainsFunc(sets, func(s Set) bool { return s.has(id) }) {
+		if !slices.ContainsFunc(sets, func(s Set) bool { return s.Has(id) }) {
 			rest = append(rest, id)
 		}
 	}
@@ -107,8 +107,8 @@ func Overlap(sets ...Set) Set {
 	return twice
 }
 
-// has reports whether the set contains id.
-func (s Set) has(id int64) bool {
+// Has reports whether the set contains id.
+func (s Set) Has(id int64) bool {
 	i, _ := slices.BinarySearchFunc(s, id, func(r Range, id int64) int { return cmp.Compare(r.Last, id) })
 	return i < len(s) && s[i].First <= id
 }
@@ -117,7 +117,7 @@ func (s Set) has(id int64) bool {
 func (s Set) Intersect(ids []int64) Set {
 	both := make([]int64, 0, len(ids))
 	for _, id := range ids {
-		if s.has(id) {
+		if s.Has(id) {
 			both = append(both, id)
 		}
 	}

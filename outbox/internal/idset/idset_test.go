@@ -56,6 +56,48 @@ func TestSet_Intersect(t *testing.T) {
 	})
 }
 
+// TestSets: unions, overlaps and differences are those of the ids one by one.
+func TestSets(t *testing.T) {
+	t.Parallel()
+	rapid.Check(t, func(t *rapid.T) {
+		var (
+			sets  []idset.Set
+			times = map[int64]int{}
+			all   = draw(t, "ids")
+		)
+		for range rapid.IntRange(0, 4).Draw(t, "sets") {
+			ids := draw(t, "set")
+			for _, id := range ids {
+				times[id]++
+			}
+			sets = append(sets, idset.Of(ids))
+		}
+		var union, overlap, rest []int64
+		for id := int64(-20); id <= 60; id++ {
+			if times[id] > 0 {
+				union = append(union, id)
+			}
+			if times[id] > 1 {
+				overlap = append(overlap, id)
+			}
+		}
+		for _, id := range all {
+			if times[id] == 0 {
+				rest = append(rest, id)
+			}
+		}
+		if got := idset.Union(sets...); !slices.Equal(got.IDs(), union) || got.Len() != int64(len(union)) {
+			t.Fatalf("the union of %v is %v; expected %v", sets, got, union)
+		}
+		if got := idset.Overlap(sets...).IDs(); !slices.Equal(got, overlap) {
+			t.Fatalf("%v are in several of %v; expected %v", got, sets, overlap)
+		}
+		if got := idset.Without(all, sets...); !slices.Equal(got, rest) {
+			t.Fatalf("%v without %v is %v; expected %v", all, sets, got, rest)
+		}
+	})
+}
+
 func TestSet_IDs_HighestID(t *testing.T) {
 	t.Parallel()
 	got := idset.Set{{1, 2}, {math.MaxInt64 - 1, math.MaxInt64}}.IDs()
