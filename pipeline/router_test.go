@@ -12,15 +12,14 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
+	"github.com/outboxrelay/relay/outbox/sqlite"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
 )
 
 // startRouted runs a process with several sinks. The end of the test stops it.
-func startRouted(t testing.TB, d *database, owner string, sinks map[string]sink.Sink, routes ...buffer.Route) {
+func startRouted(t testing.TB, b routedBuffer, sinks map[string]sink.Sink, routes ...buffer.Route) {
 	t.Helper()
-	b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: owner, Connections: 24, Sinks: routes})
-	testkit.NoError(t, err)
 	t.Cleanup(func() { testkit.NoError(t, b.Close()) })
 	pipelines := map[string]*pipeline.Pipeline{}
 	for _, r := range routes {
@@ -58,11 +57,11 @@ func TestRouter(t *testing.T) {
 		}
 		return http.StatusOK
 	})
+	routes := []buffer.Route{{Sink: "redis", BatchSize: 100}, {Sink: "nats", BatchSize: 40}, {Sink: "api", Match: []string{"contacts"}, BatchSize: 10}}
 	for i := range 2 {
-		startRouted(t, d, fmt.Sprint("relay-", i), map[string]sink.Sink{"redis": flakySink(toRedis), "nats": flakySink(toNATS), "api": toAPI},
-			buffer.Route{Sink: "redis", BatchSize: 100},
-			buffer.Route{Sink: "nats", BatchSize: 40},
-			buffer.Route{Sink: "api", Match: []string{"contacts"}, BatchSize: 10})
+		b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: fmt.Sprint("relay-", i), Connections: 24, Sinks: routes})
+		testkit.NoError(t, err)
+		startRouted(t, b, map[string]sink.Sink{"redis": flakySink(toRedis), "nats": flakySink(toNATS), "api": toAPI}, routes...)
 	}
 	orders, contacts := d.insert(t, "orders", 2000), d.insert(t, "contacts", 500)
 	orders = append(orders, d.produce(t, "orders", 3, 20)...)
@@ -81,4 +80,43 @@ func TestRouter(t *testing.T) {
 	testkit.Equal(t, "orders at the API", toAPI.count(t, "orders"), 0)
 	dead, _ := d.dead(t)
 	testkit.Equal(t, "dead letters", len(dead), 0)
+}
+
+// TestRouter_SQLite: the same in a SQLite file, with an application that rolls back in between.
+func TestRouter_SQLite(t *testing.T) {
+	t.Parallel()
+	f, natsURL := newFile(t), testserver.NATS(t).URL
+	addStream(t, natsURL, "orders")
+	toRedis, toNATS, api := redisAt(t, testserver.SharedRedis(t)), natsAt(t, natsURL), newReceiver(t)
+	api.keys = map[string]bool{}
+	toAPI := httpAt(t, api)
+	var away atomic.Bool
+	away.Store(true)
+	api.answers(func([]int64) int {
+		if away.Load() {
+			return http.StatusServiceUnavailable
+		}
+		return http.StatusOK
+	})
+	f.transaction(t, 1000, true)
+	routes := []buffer.Route{{Sink: "redis", BatchSize: 100}, {Sink: "nats", BatchSize: 40}, {Sink: "api", Match: []string{"orders"}, BatchSize: 10}}
+	for i := range 2 {
+		b, err := sqlite.Open(sqlite.Config{URL: f.url, Pipeline: "orders", Owner: fmt.Sprint("relay-", i), Sinks: routes})
+		testkit.NoError(t, err)
+		startRouted(t, b, map[string]sink.Sink{"redis": flakySink(toRedis), "nats": flakySink(toNATS), "api": toAPI}, routes...)
+	}
+	for i := range 20 {
+		f.transaction(t, 1+i, i%3 != 2)
+	}
+	last := f.queryValue(t, "SELECT seq FROM sqlite_sequence WHERE name = 'outbox_events'")
+	for _, to := range []destination{toRedis, toNATS} {
+		to.expectArrivals(t, "orders", int(last))
+	}
+	testkit.Equal(t, "events at the API while it is away", toAPI.count(t, "orders"), 0)
+	away.Store(false)
+	f.expectDrained(t)
+	for _, to := range []destination{toRedis, toNATS, toAPI} {
+		expectOnce(t, to.arrived(t, "orders"), upTo(last))
+	}
+	testkit.Equal(t, "dead letters", f.queryValue(t, "SELECT count(*) FROM outbox_dead_letters"), 0)
 }

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/internal/testserver"
 )
@@ -15,6 +16,12 @@ import (
 func (d *database) bury(pipeline string, dead ...[3]string) {
 	d.t.Helper()
 	for _, l := range dead {
+		if d.file != nil {
+			d.exec(`INSERT INTO outbox_dead_letters (pipeline, event_id, topic, key, payload, headers, created_at, group_id, attempts, error, died_at)
+				VALUES (?1, CAST(?2 AS INTEGER), ?3, 'k' || ?2, json_object('id', ?2), '{"a": "b"}', '2026-01-02T03:04:05.123Z', ?5, 3, ?4,
+				        strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-2 hours'))`, pipeline, l[0], l[1], l[2], uuid.NewString())
+			continue
+		}
 		d.exec(`INSERT INTO outbox_dead_letters (pipeline, event_id, topic, key, payload, headers, created_at, group_id, attempts, error, died_at)
 			VALUES ($1, $2::text::bigint, $3, 'k' || $2, jsonb_build_object('id', $2::text), '{"a": "b"}', '2026-01-02 03:04:05.123456Z', gen_random_uuid(), 3, $4,
 			        clock_timestamp() - interval '2 hours')`, pipeline, l[0], l[1], l[2])

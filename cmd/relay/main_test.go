@@ -291,6 +291,21 @@ func (d *database) count(sql string, args ...any) (n int) {
 	return n
 }
 
+// text returns the only value of a query.
+func (d *database) text(sql string, args ...any) (text string) {
+	d.t.Helper()
+	var err error
+	if d.file != nil {
+		err = d.file.QueryRowContext(d.t.Context(), sql, args...).Scan(&text)
+	} else {
+		err = d.conn.QueryRow(d.t.Context(), sql, args...).Scan(&text)
+	}
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	return text
+}
+
 // insert commits n events.
 func (d *database) insert(n int) {
 	d.t.Helper()

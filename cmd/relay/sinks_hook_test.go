@@ -14,7 +14,12 @@ import (
 // wait for it before they are closed.
 func TestRun_SinkHooks(t *testing.T) {
 	t.Parallel()
-	db, redis := newDatabase(t), redisStream(t)
+	forEachDatabase(t, notifiesHooks)
+}
+
+func notifiesHooks(t *testing.T, db *database) {
+	t.Helper()
+	redis := redisStream(t)
 	crm, pipeline := newHookServer(t), newHookServer(t)
 	pipeline.respond(http.StatusOK)
 	file := func(hook string) string {
@@ -38,12 +43,11 @@ pipelines:
 	notified := func(ids string) {
 		t.Helper()
 		testserver.Eventually(t, func() error {
-			var got string
-			err := db.conn.QueryRow(t.Context(), "SELECT coalesce(string_agg(event_id::text, ' ' ORDER BY event_id), '') FROM outbox_dead_letters WHERE notified_at IS NOT NULL").Scan(&got)
-			if err == nil && got != ids {
-				err = fmt.Errorf("hooks were notified of %q, want %q", got, ids)
+			got := db.text("SELECT coalesce(string_agg(CAST(event_id AS text), ' ' ORDER BY event_id), '') FROM outbox_dead_letters WHERE notified_at IS NOT NULL")
+			if got != ids {
+				return fmt.Errorf("hooks were notified of %q, want %q", got, ids)
 			}
-			return err
+			return nil
 		})
 	}
 	notified("2 3")

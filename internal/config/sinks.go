@@ -215,9 +215,6 @@ func (p *Pipeline) checkSinks(r *reader, e entry, present entries) {
 			r.errorf(s.Place, "sinks.url is the target of the sink on line %d, where events would arrive twice; expected another, or one sink that matches both", first.Line)
 		}
 		targets[place] = s.At
-		if h := s.DeadLetter.Hook; h != nil && p.Source.Driver == "sqlite" {
-			r.errorf(h.Place, "sinks.dead_letter is used with SQLite, where all sinks share the pipeline's; expected none")
-		}
 		for _, h := range p.hooks() {
 			if target != "" && h.sink.target() == target {
 				r.errorf(h.sink.Place, "%s.url is the target of a sink, whose consumers would take dead letters for events; expected another target", h.path)

@@ -114,4 +114,18 @@ var sqliteSinkMutants = []mutant{
 		new:  "			claimID = batch.GroupID\n",
 		pkg:  "./outbox/sqlite", test: "TestRoute_Joins$",
 	},
+	{
+		name: "the hook of the pipeline on SQLite gets the dead letters of a sink with a hook of its own",
+		file: "outbox/sqlite/deadletter_queue.go",
+		old:  "AND ?3 IN ('default', s.sink))) = (?3 <> 'default')",
+		new:  "AND ?3 = s.sink)) = (?3 <> 'default')",
+		pkg:  "./outbox/sqlite", test: "TestSinkHooks$",
+	},
+	{
+		name: "what waits for a hook that is gone waits for ever, on SQLite",
+		file: "outbox/sqlite/routes.go",
+		old:  "return append(sinks, letters...), err",
+		new:  "return append(sinks, letters[:0]...), err",
+		pkg:  "./outbox/sqlite", test: "TestSinkHooks_Change",
+	},
 }

@@ -51,7 +51,7 @@ var (
 		"buffer TEXT", "claim TEXT", "pipeline TEXT", "owned_since TEXT", "routed INTEGER NOT NULL DEFAULT 0", "routes_no INTEGER NOT NULL DEFAULT 0",
 	}}
 	sinksTable = requirement{table: "outbox_sinks", columns: []string{
-		"buffer TEXT", "sink TEXT", "match TEXT", "batch_size INTEGER", "formerly TEXT", "seen_at TEXT", "dropped_at TEXT", "dropped_as TEXT",
+		"buffer TEXT", "sink TEXT", "match TEXT", "batch_size INTEGER", "hook INTEGER NOT NULL DEFAULT 0", "formerly TEXT", "seen_at TEXT", "dropped_at TEXT", "dropped_as TEXT",
 	}}
 	ratesTable = requirement{table: "outbox_rates", columns: []string{"name TEXT", "next_at TEXT"}}
 )

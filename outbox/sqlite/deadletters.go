@@ -18,7 +18,9 @@ const matchSQL = `pipeline = ?1
   AND (?4 = '' OR instr(lower(error), lower(?4)) > 0)
   AND (?5 IS NULL OR died_at < strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?5))
   AND (?6 IS NULL OR died_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?6))
-  AND (?7 = FALSE OR notified_at IS NOT NULL)
+  AND (?7 = 0 OR notified_at IS NOT NULL OR ?7 = 2 AND sink NOT IN (
+    SELECT name.value FROM outbox_buffers AS b JOIN outbox_sinks AS s ON s.buffer = b.buffer, json_each(json_insert(s.formerly, '$[#]', s.sink)) AS name
+    WHERE b.pipeline = ?1 AND s.hook AND s.dropped_at IS NULL))
   AND (?8 = '' OR sink = ?8 OR sink IN (
     SELECT was.value FROM outbox_buffers AS b JOIN outbox_sinks AS s ON s.buffer = b.buffer, json_each(s.formerly) AS was
     WHERE b.pipeline = ?1 AND s.sink = ?8))`
@@ -30,7 +32,14 @@ func (b *Buffer) match(f buffer.DeadFilter) []any {
 		}
 		return "-" + db.Seconds(d)
 	}
-	return []any{b.config.Pipeline, idsArg(f.IDs), f.Topic, f.Error, ago(f.OlderThan), ago(f.NewerThan), f.Notified, f.Sink}
+	notified := 0
+	switch {
+	case f.Notified:
+		notified = 1
+	case f.SinkNotified: // of those without a hook of their own, no hook is to be notified
+		notified = 2
+	}
+	return []any{b.config.Pipeline, idsArg(f.IDs), f.Topic, f.Error, ago(f.OlderThan), ago(f.NewerThan), notified, f.Sink}
 }
 
 const (

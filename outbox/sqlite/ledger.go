@@ -77,7 +77,7 @@ func (l ledger) open(ctx context.Context, tx transaction, batch *buffer.Lease, l
 	}
 	args := []any{
 		batch.GroupID.String(), l.buffer, claimmode.Stamp, db.Seconds(lease), l.b.config.Owner,
-		len(batch.Events), batch.FirstID, batch.LastID, oldest.Format(db.TimeFormat), nil, nil, nil, l.sink,
+		len(batch.Events), batch.FirstID, batch.LastID, oldest.Format(db.TimeFormat), nil, nil, nil, l.sinkName(),
 	}
 	if !batch.ClaimedAt.IsZero() {
 		args[11] = batch.ClaimedAt.Format(db.TimeFormat)

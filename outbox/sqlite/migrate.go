@@ -164,6 +164,7 @@ func (b *Buffer) addColumns(ctx context.Context) (added []string, err error) {
 			{"outbox_batches", "claim_id", "TEXT"},
 			{"outbox_buffers", "routed", "INTEGER NOT NULL DEFAULT 0"},
 			{"outbox_buffers", "routes_no", "INTEGER NOT NULL DEFAULT 0"},
+			{"outbox_sinks", "hook", "INTEGER NOT NULL DEFAULT 0"},
 		} {
 			var lacks bool
 			if err := tx.row(ctx, lacksColumnSQL, add[0], add[1]).Scan(&lacks); err != nil {

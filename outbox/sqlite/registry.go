@@ -162,14 +162,14 @@ const endLease = 30 * time.Second
 func (b *Buffer) EndDropped(ctx context.Context, limit int) (ended buffer.Ended, err error) {
 	var (
 		ending [][2]string
-		moves  [][2]string
+		moves  []move
 	)
 	err = b.read(ctx, "looking for dropped sinks", func(tx transaction) error {
 		rows, err := tx.rows(ctx, endingSQL, b.config.Table)
 		if ending, err = db.All(rows, err, func(rows *sql.Rows, e *[2]string) error { return rows.Scan(&e[0], &e[1]) }); err != nil {
 			return err
 		}
-		moves, err = b.formerBatches(ctx, tx)
+		moves, err = b.movable(ctx, tx)
 		return err
 	})
 	if err == nil && len(moves) > 0 { // otherwise it is not worth waiting for the write lock

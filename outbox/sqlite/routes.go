@@ -46,14 +46,14 @@ const (
 SELECT routes_no FROM outbox_buffers WHERE buffer = ?1`
 
 	readSinksSQL = `
-SELECT sink, match, batch_size, formerly, dropped_at IS NOT NULL FROM outbox_sinks WHERE buffer = ?1 ORDER BY sink`
+SELECT sink, match, batch_size, hook, formerly, dropped_at IS NOT NULL FROM outbox_sinks WHERE buffer = ?1 ORDER BY sink`
 )
 
 func (b *Buffer) registeredSinks(ctx context.Context, tx transaction) ([]routing.Registered, error) {
 	rows, err := tx.rows(ctx, readSinksSQL, b.config.Table)
 	return db.All(rows, err, func(rows *sql.Rows, r *routing.Registered) error {
 		var match, formerly string
-		if err := rows.Scan(&r.Sink, &match, &r.BatchSize, &formerly, &r.Dropped); err != nil {
+		if err := rows.Scan(&r.Sink, &match, &r.BatchSize, &r.Hook, &formerly, &r.Dropped); err != nil {
 			return err
 		}
 		return errors.Join(json.Unmarshal([]byte(match), &r.Match), json.Unmarshal([]byte(formerly), &r.Formerly))
@@ -143,8 +143,8 @@ func (b *Buffer) ready(ctx context.Context) (*registry, error) {
 // the new one.
 const (
 	saveSinkSQL = `
-INSERT INTO outbox_sinks (buffer, sink, match, batch_size, formerly) VALUES (?1, ?2, ?3, ?4, ?5)
-ON CONFLICT (buffer, sink) DO UPDATE SET match = excluded.match, batch_size = excluded.batch_size, formerly = excluded.formerly`
+INSERT INTO outbox_sinks (buffer, sink, match, batch_size, hook, formerly) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+ON CONFLICT (buffer, sink) DO UPDATE SET match = excluded.match, batch_size = excluded.batch_size, hook = excluded.hook, formerly = excluded.formerly`
 
 	removeSinkSQL = `
 DELETE FROM outbox_sinks WHERE buffer = ?1 AND sink = ?2`
@@ -153,6 +153,16 @@ DELETE FROM outbox_sinks WHERE buffer = ?1 AND sink = ?2`
 	formerBatchesSQL = `
 SELECT DISTINCT b.sink, s.sink FROM outbox_batches AS b JOIN outbox_sinks AS s ON s.buffer = b.buffer AND b.sink IN (SELECT value FROM json_each(s.formerly))
 WHERE b.buffer = ?1 AND NOT EXISTS (SELECT 1 FROM outbox_sinks AS o WHERE o.buffer = ?1 AND o.sink = b.sink)`
+
+	// Dead letters that wait for the hook of a sink that was renamed go with the sink. If it has no hook any more, or is dropped, they go to the
+	// pipeline's. ?2 is the buffer of the hooks.
+	formerHooksSQL = `
+SELECT DISTINCT b.sink, coalesce((
+         SELECT s.sink FROM outbox_sinks AS s
+         WHERE s.buffer = ?1 AND s.hook AND s.dropped_at IS NULL AND b.sink IN (SELECT value FROM json_each(s.formerly)) LIMIT 1), 'default')
+FROM outbox_batches AS b
+WHERE b.buffer = ?2 AND b.sink <> 'default'
+  AND NOT EXISTS (SELECT 1 FROM outbox_sinks AS s WHERE s.buffer = ?1 AND s.sink = b.sink AND s.hook AND s.dropped_at IS NULL)`
 
 	moveBatchesSQL = `
 UPDATE outbox_batches SET sink = ?3 WHERE buffer = ?1 AND sink = ?2`
@@ -229,7 +239,7 @@ func (b *Buffer) register(ctx context.Context, tx transaction) (changed bool, er
 		if old := known[name]; old != nil && old.Equal(&s) {
 			continue
 		}
-		if _, err := tx.exec(ctx, saveSinkSQL, b.config.Table, name, jsonTexts(s.Match), s.BatchSize, jsonTexts(s.Formerly)); err != nil {
+		if _, err := tx.exec(ctx, saveSinkSQL, b.config.Table, name, jsonTexts(s.Match), s.BatchSize, s.Hook, jsonTexts(s.Formerly)); err != nil {
 			return false, err
 		}
 		changed = true
@@ -245,24 +255,40 @@ func jsonTexts(texts []string) string {
 	return string(text)
 }
 
-// moveBatches gives sinks the batches that came back under their former names.
+// moveBatches gives sinks and hooks the batches that have another name, or none.
 func (b *Buffer) moveBatches(ctx context.Context, tx transaction) error {
-	moves, err := b.formerBatches(ctx, tx)
+	moves, err := b.movable(ctx, tx)
 	if err != nil {
 		return err
 	}
 	for _, m := range moves {
-		if _, err := tx.exec(ctx, moveBatchesSQL, b.config.Table, m[0], m[1]); err != nil {
+		if _, err := tx.exec(ctx, moveBatchesSQL, m.buffer, m.from, m.to); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// formerBatches returns the names that batches have and no sink has any more, each with the present one.
-func (b *Buffer) formerBatches(ctx context.Context, tx transaction) ([][2]string, error) {
-	rows, err := tx.rows(ctx, formerBatchesSQL, b.config.Table)
-	return db.All(rows, err, func(rows *sql.Rows, m *[2]string) error { return rows.Scan(&m[0], &m[1]) })
+// move is a name that batches have and no sink has any more, and the present one.
+type move struct{ buffer, from, to string }
+
+// movable returns the moves of batches that came back under a former name, or for the hook of a sink that has none.
+func (b *Buffer) movable(ctx context.Context, tx transaction) ([]move, error) {
+	table, hooks := b.config.Table, b.config.Table+queueSuffix
+	rows, err := tx.rows(ctx, formerBatchesSQL, table)
+	sinks, err := db.All(rows, err, func(rows *sql.Rows, m *move) error {
+		m.buffer = table
+		return rows.Scan(&m.from, &m.to)
+	})
+	if err != nil {
+		return nil, err
+	}
+	rows, err = tx.rows(ctx, formerHooksSQL, table, hooks)
+	letters, err := db.All(rows, err, func(rows *sql.Rows, m *move) error {
+		m.buffer = hooks
+		return rows.Scan(&m.from, &m.to)
+	})
+	return append(sinks, letters...), err
 }
 
 // ServeSinks implements buffer.SinkRegistry.

@@ -13,12 +13,14 @@ type Registered struct {
 	// Match and BatchSize are its route, Formerly the names that it had before.
 	Match, Formerly []string
 	BatchSize       int
-	Dropped         bool
+	// Hook reports whether the sink has a dead-letter hook of its own.
+	Hook    bool
+	Dropped bool
 }
 
 // Equal reports whether both are the same.
 func (r *Registered) Equal(other *Registered) bool {
-	return r.Sink == other.Sink && r.BatchSize == other.BatchSize && r.Dropped == other.Dropped &&
+	return r.Sink == other.Sink && r.BatchSize == other.BatchSize && r.Hook == other.Hook && r.Dropped == other.Dropped &&
 		slices.Equal(r.Match, other.Match) && slices.Equal(r.Formerly, other.Formerly)
 }
 
@@ -38,7 +40,7 @@ func Register(registry []Registered, configured []buffer.Route) map[string]Regis
 	}
 	for _, c := range configured {
 		s := all[nameOf(all, c.Sink)]
-		s.Sink, s.Match, s.BatchSize = cmp.Or(s.Sink, c.Sink), c.Match, c.BatchSize
+		s.Sink, s.Match, s.BatchSize, s.Hook = cmp.Or(s.Sink, c.Sink), c.Match, c.BatchSize, c.Hook
 		all[s.Sink] = s
 	}
 	for _, c := range configured { // the single sink of before is in no registry

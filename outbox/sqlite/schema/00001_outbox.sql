@@ -98,6 +98,7 @@ CREATE TABLE IF NOT EXISTS outbox_sinks (
     sink       TEXT NOT NULL,
     match      TEXT NOT NULL DEFAULT '[]',   -- patterns, JSON; a sink without one takes every event
     batch_size INTEGER NOT NULL,
+    hook       INTEGER NOT NULL DEFAULT 0,   -- 1: its dead letters go to a hook of its own, not to the pipeline's
     formerly   TEXT NOT NULL DEFAULT '[]',   -- names that it had before, JSON; 'default': it was the only sink
     seen_at    TEXT,                         -- when a relay that serves it was running; at most a minute ago while one is
     dropped_at TEXT,                         -- nothing is routed to it any more
