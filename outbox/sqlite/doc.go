@@ -37,6 +37,13 @@
 // SQLite's own default is that they are not: rows that refer to an event are deleted with it or keep
 // it, and an event without its parent is not put back.
 //
+// # Several sinks
+//
+// With [Config.Sinks] a claim writes a row of sink '*', and the route that follows replaces it by a row for each sink that takes any of
+// the events. Each of these has members. By range nothing else is written; by stamp the events keep the stamp of the claim, which is the
+// claim_id of its rows. What other databases lock and compare, the write lock settles here: a route reads the registry, a settle the rows that
+// share its events, and a replay the claim that still holds an event, in the transaction that changes them.
+//
 // # Ids that are handed out again
 //
 // AUTOINCREMENT never does that, but sqlite_sequence can be reset by hand, and no trigger would notice. A

@@ -242,3 +242,30 @@ func TestReplacedFile_Away(t *testing.T) {
 	testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	expectIDs(t, "claimed", claim(t, b, 1).IDs(), []int64{2})
 }
+
+// TestReplacedFile_Sinks: events of a file that was put in place of the open one are routed to the sinks, which are registered there; what was routed
+// in the old one settles nothing.
+func TestReplacedFile_Sinks(t *testing.T) {
+	t.Parallel()
+	const insert = "INSERT INTO outbox_events (topic, payload) VALUES ('a.x', '1')"
+	file, b := replaceable(t, "", sqlite.Config{Sinks: dropSinks})
+	backup := file + ".backup"
+	migrate(t, urlOf(backup), sqlite.SchemaConfig{})
+	change(t, backup, insert+";"+insert)
+	change(t, file, insert)
+	routed, err := b.Route(t.Context(), 10, lease, func(sink string) bool { return sink == "all" })
+	testkit.NoError(t, err)
+	restore(t, backup, file)
+	for _, name := range []string{"all", "crm"} {
+		if batch, err := b.Sink(name).TakeOver(t.Context(), lease, buffer.DueRetry); batch != nil || err != nil {
+			t.Fatalf("took over %+v, %v", batch, err)
+		}
+	}
+	if err := b.Sink("all").Settle(t.Context(), routed.Leases[0].Lease, []buffer.Outcome{{Verdict: buffer.Delivered}}); !errors.Is(err, buffer.ErrLeaseLost) {
+		t.Errorf("settled in another file: %v", err)
+	}
+	routeAll(t, b, "[all crm]")
+	for _, name := range []string{"all", "crm"} {
+		deliverAll(t, b.Sink(name), takeOverOf(t, b.Sink(name), "a.x", "a.x"))
+	}
+}
