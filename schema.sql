@@ -48,6 +48,7 @@ CREATE TABLE IF NOT EXISTS outbox_batches (
     lanes      integer[],                     -- order: key only: hashes of the keys of the events
     members    int8multirange,                -- range only: exactly the ids in the batch, without late commits between them
     newest_at  timestamptz,                   -- range only: created_at of the newest event; a newer one has a reused id
+    routes_no  bigint,                        -- several sinks: that of the buffer when the events were routed; NULL: not known
     uuids      uuid[]                         -- uuid keys only: the keys, in the order of the numbers first_id to last_id, or of members
 ) WITH (
     -- An update of a row finds room on its page.
@@ -114,6 +115,8 @@ CREATE TABLE IF NOT EXISTS outbox_sinks (
     batch_size integer NOT NULL,
     hook       boolean NOT NULL DEFAULT false, -- its dead letters go to a hook of its own, not to the pipeline's
     formerly   text[] NOT NULL DEFAULT '{}',  -- names that it had before; 'default': it was the only sink
+    routed     int8multirange NOT NULL DEFAULT '{}', -- the routes_no with which events are routed to it
+    registered_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     seen_at    timestamptz,                   -- a relay that serves it was running
     dropped_at timestamptz,                   -- nothing is routed to it any more
     dropped_as text CHECK (dropped_as IN ('discarded', 'dead')), -- what becomes of the batches that waited

@@ -20,7 +20,7 @@ import (
 func (a *app) sinksCommand() *cobra.Command {
 	c := &cobra.Command{
 		Use:   "sinks",
-		Short: "List, drop or restore the sinks that events are routed to",
+		Short: "List, drop, restore or fill the sinks that events are routed to",
 		Long: `The events of a pipeline with several sinks are routed to the sinks in table
 outbox_sinks. A relay adds its sinks when it starts; only a command drops one. A sink
 that was removed from the configuration gets events until it is dropped, because
@@ -29,7 +29,7 @@ another relay may still serve it.`,
 		Args:    cobra.NoArgs,
 		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
 	}
-	c.AddCommand(a.sinksListCommand(), a.sinksDropCommand(), a.sinksRestoreCommand())
+	c.AddCommand(a.sinksListCommand(), a.sinksDropCommand(), a.sinksRestoreCommand(), a.sinksFillCommand())
 	return c
 }
 

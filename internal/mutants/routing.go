@@ -19,8 +19,8 @@ var routingMutants = []mutant{
 	{
 		name: "a part leaves its claim",
 		file: "outbox/postgres/internal/ledger/settle_routed.go",
-		old:  "SinkSQL + `, $15::uuid\n",
-		new:  "SinkSQL + `, NULL::uuid\n",
+		old:  "SinkSQL + `, $15::uuid, ` + RoutesNoSQL + `\n",
+		new:  "SinkSQL + `, NULL::uuid, ` + RoutesNoSQL + `\n",
 		pkg:  "./outbox/postgres", test: "TestSinks_Workers",
 	},
 	{
@@ -152,8 +152,8 @@ var routingMutants = []mutant{
 	{
 		name: "a part of a renamed sink's batch is the single sink's",
 		file: "outbox/postgres/internal/ledger/settle_events.go",
-		old:  "$11::uuid[], $12, $13, ` + SinkSQL + `,\n",
-		new:  "$11::uuid[], $12, $13, 'default',\n",
+		old:  "$11::uuid[], $12, $13, ` + SinkSQL + `, ` + RoutesNoSQL + `,\n",
+		new:  "$11::uuid[], $12, $13, 'default', ` + RoutesNoSQL + `,\n",
 		pkg:  "./outbox/postgres", test: "TestSingleToSeveral",
 	},
 	{

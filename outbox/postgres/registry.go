@@ -40,6 +40,15 @@ func (b *Buffer) RestoreSink(ctx context.Context, name string) error {
 	return b.onRegistry(ctx, func(t *ledger.Tables) error { return b.routes.Restore(ctx, t, name) })
 }
 
+var _ buffer.SinkFiller = (*Buffer)(nil)
+
+// FillSink implements buffer.SinkFiller.
+func (b *Buffer) FillSink(ctx context.Context, sink string, since time.Time, dry bool, progress func(buffer.Filled)) (buffer.Filled, error) {
+	return onTable(ctx, b, func(t *table) (buffer.Filled, error) {
+		return b.routes.Fill(ctx, &t.Tables, sink, since, dry, progress)
+	})
+}
+
 // Status implements buffer.Inspector.
 func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 	s, err := b.Backlog.Status(ctx)

@@ -43,8 +43,8 @@ WHERE id = ANY (ARRAY(
 	// there already: a restored buffer delivers it again under the group_id it had.
 	archiveSQL = `
 RETURNING id, topic, key, payload, headers, created_at)
-INSERT INTO outbox_archive (id, topic, key, payload, headers, created_at, group_id)
-SELECT id, topic, key, payload, headers, created_at, $1::uuid FROM gone
+INSERT INTO outbox_archive (id, topic, key, payload, headers, created_at, group_id, routes_no)
+SELECT id, topic, key, payload, headers, created_at, $1::uuid, ` + RoutesNoSQL + ` FROM gone
 ON CONFLICT (id, group_id) DO NOTHING`
 
 	archiveDeletedSQL = `WITH gone AS (` + deleteSQL + archiveSQL
@@ -140,9 +140,9 @@ WITH found AS MATERIALIZED (
   RETURNING id, key, created_at, group_id
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, sink, lanes)
+                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, sink, routes_no, lanes)
 SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $7::interval, $8, $14::int,
-       $9::int, $10::int, CASE WHEN count(*) = (SELECT count(*) FROM found) THEN count(*) END, min(id), max(id), min(created_at), $11::uuid[], $12, $13, ` + SinkSQL + `,
+       $9::int, $10::int, CASE WHEN count(*) = (SELECT count(*) FROM found) THEN count(*) END, min(id), max(id), min(created_at), $11::uuid[], $12, $13, ` + SinkSQL + `, ` + RoutesNoSQL + `,
        CASE WHEN $15::boolean THEN ARRAY(SELECT DISTINCT hashtext(key) FROM regrouped WHERE key IS NOT NULL) END
 FROM regrouped WHERE group_id = $3::uuid HAVING EXISTS (SELECT FROM found)`
 
@@ -154,10 +154,10 @@ WITH regrouped AS MATERIALIZED (
     AND id BETWEEN $4::bigint AND $5::bigint AND group_id IS NULL AND id <@ $6::int8multirange AND created_at <= ` + NewestSQL + `
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink)
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink, routes_no)
 SELECT $3::uuid, $1, 'range', 'waiting', 0, clock_timestamp() + $7::interval, $8, $14::int,
        $9::int, $10::int, count(*), min(id), max(id), min(created_at), max(created_at), $11::uuid[], $12, $13,
-       range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), ` + SinkSQL + `
+       range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), ` + SinkSQL + `, ` + RoutesNoSQL + `
 FROM regrouped WHERE $2::uuid IS NOT NULL HAVING count(*) > 0`
 )
 

@@ -23,7 +23,7 @@ SELECT pg_advisory_xact_lock(hashtextextended('relay claim ' || $1, 0))`
 // sink of the batch: it may have another name now than when the batch was taken over.
 const (
 	fenceRoutedSQL = FenceSQL + `,
-          set_config('relay.sink', sink, true)`
+          set_config('relay.sink', sink, true), set_config('relay.routes_no', coalesce(routes_no::text, ''), true)`
 
 	fenceDeleteRoutedSQL = `
 DELETE FROM outbox_batches
@@ -38,6 +38,9 @@ WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <>
 
 // SinkSQL is the sink of the fenced batch. A fence of a buffer with a single sink does not set it.
 const SinkSQL = `coalesce(nullif(current_setting('relay.sink', true), ''), 'default')`
+
+// RoutesNoSQL is the routes_no of the fenced batch, or NULL.
+const RoutesNoSQL = `(SELECT nullif(current_setting('relay.routes_no', true), '')::bigint)`
 
 // The statements of settle_events.go for a batch that shares events. The bounds are those of relay.rest, the ids that no
 // other row of the claim holds.
@@ -125,10 +128,10 @@ WITH regrouped AS MATERIALIZED (
     AND (group_id = $15::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink, claim_id)
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink, claim_id, routes_no)
 SELECT $3::uuid, $1, 'range', 'waiting', 0, clock_timestamp() + $7::interval, $8, $14::int,
        $9::int, $10::int, count(*), min(id), max(id), min(created_at), max(created_at), $11::uuid[], $12, $13,
-       range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), ` + SinkSQL + `, $15::uuid
+       range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), ` + SinkSQL + `, $15::uuid, ` + RoutesNoSQL + `
 FROM regrouped WHERE $2::uuid IS NOT NULL HAVING count(*) > 0`
 
 	burySharedSQL = `
@@ -173,8 +176,11 @@ func (s *Settlement) lock(o *outcomes.Set) []pg.Step {
 	return []pg.Step{s.lockClaim()}
 }
 
-func (s *Settlement) lockClaim() pg.Step {
-	return pg.Step{Prepare: true, SQL: lockClaimSQL, Args: []string{s.claim()}}
+func (s *Settlement) lockClaim() pg.Step { return LockClaim(s.Batch.ClaimID) }
+
+// LockClaim locks a claim until the transaction ends.
+func LockClaim(claim uuid.UUID) pg.Step {
+	return pg.Step{Prepare: true, SQL: lockClaimSQL, Args: []string{claim.String()}}
 }
 
 // RestStep puts into relay.rest those of the ids that no other row of the claim holds: they are deleted. It is repeated before what the

@@ -78,7 +78,7 @@ func CheckArchive(ctx context.Context, db *pg.DB, archive, ledgerSchema, payload
 	before := len(*missing)
 	missing.AddMissing(table, []string{
 		"id bigint NOT NULL", "topic text NOT NULL", "key text", "payload " + payload + " NOT NULL", "headers json",
-		"created_at timestamptz NOT NULL", "group_id uuid NOT NULL", "archived_at timestamptz NOT NULL DEFAULT clock_timestamp()",
+		"created_at timestamptz NOT NULL", "group_id uuid NOT NULL", "archived_at timestamptz NOT NULL DEFAULT clock_timestamp()", "routes_no bigint",
 	}, "SELECT", "INSERT") // ON CONFLICT reads the columns that it compares
 	if custom || payload == "json" {
 		missing.AddJSONB(table, "payload", "headers")

@@ -8,5 +8,6 @@ CREATE TABLE IF NOT EXISTS {{.Archive}} (
     created_at  timestamptz NOT NULL,
     group_id    uuid NOT NULL,
     archived_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    routes_no   bigint,                       -- several sinks: that of the batch; see outbox_sinks.routed
     PRIMARY KEY (id, group_id)
 );

@@ -61,11 +61,13 @@ SELECT $1, $2, 1, clock_timestamp(), $3
 WHERE EXISTS (SELECT FROM outbox_sinks WHERE buffer = $1 AND sink = $2)
    OR EXISTS (SELECT FROM outbox_batches WHERE buffer = $1 AND sink = $2)
 ON CONFLICT (buffer, sink) DO UPDATE
-SET dropped_at = coalesce(s.dropped_at, EXCLUDED.dropped_at), dropped_as = EXCLUDED.dropped_as
+SET dropped_at = coalesce(s.dropped_at, EXCLUDED.dropped_at), dropped_as = EXCLUDED.dropped_as,
+    routed = s.routed - (SELECT int8multirange(int8range(routes_no + 1, NULL)) FROM outbox_buffers WHERE buffer = $1)
 RETURNING set_config('relay.changed', '1', true)`
 
 	restoreSQL = `
-UPDATE outbox_sinks SET dropped_at = NULL, dropped_as = NULL
+UPDATE outbox_sinks SET dropped_at = NULL, dropped_as = NULL,
+       routed = routed + (SELECT int8multirange(int8range(routes_no + 1, NULL)) FROM outbox_buffers WHERE buffer = $1)
 WHERE buffer = $1 AND sink = $2 AND dropped_at IS NOT NULL
 RETURNING set_config('relay.changed', '1', true)`
 

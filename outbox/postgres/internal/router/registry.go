@@ -30,18 +30,18 @@ type registry struct {
 
 func nameIn(names map[string]string, name string) string { return cmp.Or(names[name], name) }
 
-// A start adds sinks and updates what they take. It removes none: an old relay that restarts during a rollout would remove those of
+// A start adds sinks and updates what they take. The routes_no of a sink that is added are those from the next one on. A start removes none: an old relay that restarts during a rollout would remove those of
 // the new one.
 const (
 	lockBufferSQL = `
 SELECT routes_no FROM outbox_buffers WHERE buffer = $1 FOR UPDATE`
 
 	registerSQL = `
-INSERT INTO outbox_sinks AS s (buffer, sink, match, batch_size, hook)
+INSERT INTO outbox_sinks AS s (buffer, sink, match, batch_size, hook, routed)
 SELECT $1, coalesce((
   SELECT r.sink FROM outbox_sinks r
   WHERE r.buffer = $1 AND $2 = ANY (r.formerly) AND NOT EXISTS (SELECT FROM outbox_sinks o WHERE o.buffer = $1 AND o.sink = $2)
-  LIMIT 1), $2), $3::text[], $4::int, $5::boolean
+  LIMIT 1), $2), $3::text[], $4::int, $5::boolean, (SELECT int8multirange(int8range(routes_no + 1, NULL)) FROM outbox_buffers WHERE buffer = $1)
 ON CONFLICT (buffer, sink) DO UPDATE SET match = EXCLUDED.match, batch_size = EXCLUDED.batch_size, hook = EXCLUDED.hook
 WHERE s.match <> EXCLUDED.match OR s.batch_size <> EXCLUDED.batch_size OR s.hook <> EXCLUDED.hook
 RETURNING set_config('relay.changed', '1', true)`

@@ -20,9 +20,9 @@ RETURNING set_config('relay.changed', '1', true)`
 WITH old AS (
   DELETE FROM outbox_sinks
   WHERE buffer = $1 AND sink = $3 AND dropped_at IS NULL AND EXISTS (SELECT FROM outbox_sinks WHERE buffer = $1 AND sink = $2 AND dropped_at IS NULL)
-  RETURNING sink || formerly AS names
+  RETURNING sink || formerly AS names, routed
 )
-UPDATE outbox_sinks s SET formerly = s.formerly || old.names FROM old
+UPDATE outbox_sinks s SET formerly = s.formerly || old.names, routed = s.routed + old.routed FROM old
 WHERE s.buffer = $1 AND s.sink = $2
 RETURNING set_config('relay.changed', '1', true)`
 
@@ -38,9 +38,9 @@ WHERE buffer = $1 AND sink = $2 AND dropped_at IS NULL
   AND NOT EXISTS (SELECT FROM outbox_sinks o WHERE o.buffer = $1 AND (o.sink = $3 OR $3 = ANY (o.formerly)))
 RETURNING set_config('relay.changed', '1', true)`
 
-	// Of a sink that a relay knows by a former name, later batches come back by that.
+	// Of a sink that a relay knows by a former name, later batches come back by that. Those of the single sink were routed to no other.
 	moveSQL = `
-UPDATE outbox_batches b SET sink = s.sink FROM outbox_sinks s
+UPDATE outbox_batches b SET sink = s.sink, routes_no = CASE b.sink WHEN 'default' THEN coalesce(b.routes_no, 0) ELSE b.routes_no END FROM outbox_sinks s
 WHERE s.buffer = $1 AND b.buffer = $1 AND b.sink = ANY (s.formerly)
   AND NOT EXISTS (SELECT FROM outbox_sinks o WHERE o.buffer = $1 AND o.sink = b.sink)`
 

@@ -20,10 +20,10 @@ const fenceSQL = `
 DELETE FROM outbox_batches
 WHERE group_id = $2::uuid AND lease_no = $3::bigint AND sink = '*' AND state = 'leased'
   AND (SELECT routes_no FROM outbox_buffers WHERE buffer = $1) = $4::bigint` + ledger.FenceSQL + `,
-          set_config('relay.claimed_at', to_json(claimed_at) #>> '{}', true)`
+          set_config('relay.claimed_at', to_json(claimed_at) #>> '{}', true), set_config('relay.routes_no', $4::bigint::text, true)`
 
 // Under a stamp all rows share the claim, because it is what their events carry, and an event without it is none of theirs. A
-// delivery is added to the row joins, if nobody has leased that since.
+// delivery is added to the row joins, if nobody has leased that since and the registry has not changed.
 const deliverSQL = `
 WITH r AS MATERIALIZED (
   SELECT * FROM unnest($4::uuid[], $5::text[], $6::boolean[], $7::int[], $8::bigint[], $9::bigint[], $10::timestamptz[], $11::text[], $12::boolean[], $14::uuid[])
@@ -31,7 +31,8 @@ WITH r AS MATERIALIZED (
   WHERE current_setting('relay.fenced') = '1'
 ), free AS MATERIALIZED (
   SELECT r.* FROM r, LATERAL (
-    SELECT FROM outbox_batches WHERE group_id = r.joins AND sink = r.sink AND state = 'waiting' AND lease_no = 0 FOR UPDATE SKIP LOCKED
+    SELECT FROM outbox_batches WHERE group_id = r.joins AND sink = r.sink AND state = 'waiting' AND lease_no = 0
+      AND routes_no = ` + ledger.RoutesNoSQL + ` FOR UPDATE SKIP LOCKED
   ) unleased
 ), joined AS (
   UPDATE outbox_batches b
@@ -42,13 +43,13 @@ WITH r AS MATERIALIZED (
   RETURNING r.group_id
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, members, sink, claim_id, error, claimed_at)
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, members, sink, claim_id, error, claimed_at, routes_no)
 SELECT r.group_id, $1, 'range', CASE WHEN r.mine THEN 'leased' ELSE 'waiting' END, r.mine::int,
        CASE WHEN r.mine THEN clock_timestamp() + $13::interval WHEN r.sink = '*' THEN 'infinity' ELSE clock_timestamp() END, $3, r.mine::int,
        0, 0, r.events, r.first_id, r.last_id, r.oldest_at, coalesce(nullif(current_setting('relay.newest_at'), '')::timestamptz, '-infinity'),
        r.members::int8multirange, r.sink, CASE WHEN r.shared OR current_setting('relay.newest_at') = '' THEN $2::uuid END,
        CASE r.sink WHEN '*' THEN 'no sink takes the topic' END,
-       current_setting('relay.claimed_at')::timestamptz
+       current_setting('relay.claimed_at')::timestamptz, ` + ledger.RoutesNoSQL + `
 FROM r WHERE NOT EXISTS (SELECT FROM joined WHERE joined.group_id = r.group_id)
 RETURNING group_id`
 

@@ -1,0 +1,54 @@
+package main
+
+// fillMutants are about a sink that gets events of before it was added.
+var fillMutants = []mutant{
+	{
+		name: "a batch that was filled lacks the sink",
+		file: "outbox/postgres/internal/router/fill.go",
+		old:  "  UPDATE outbox_batches l SET routes_no = sink.routes_no FROM sink\n",
+		new:  "  UPDATE outbox_batches l SET routes_no = l.routes_no FROM sink\n",
+		pkg:  "./outbox/postgres", test: "TestFillSink$",
+	},
+	{
+		name: "an event of the archive is filled again",
+		file: "outbox/postgres/internal/router/fill.go",
+		old:  "    AND NOT EXISTS (SELECT FROM outbox_archive o WHERE o.id = p.id AND o.created_at = p.created_at AND o.routes_no <@ sink.routed)\n",
+		new:  "",
+		pkg:  "./outbox/postgres", test: "TestFillSink$",
+	},
+	{
+		name: "a fill does not wait for settles of the claim",
+		file: "outbox/postgres/internal/router/fill.go",
+		old:  "		ledger.LockClaim(claim),\n",
+		new:  "",
+		pkg:  "./outbox/postgres", test: "TestFillSink_Workers",
+	},
+	{
+		name: "a leased batch gets a claim_id",
+		file: "outbox/postgres/internal/router/fill.go",
+		old:  "WHERE group_id = $1::uuid AND claim_id IS NULL AND state = 'waiting'`",
+		new:  "WHERE group_id = $1::uuid AND claim_id IS NULL`",
+		pkg:  "./outbox/postgres", test: "TestFillSink_Leased",
+	},
+	{
+		name: "a route adds to a batch of before the sink was added",
+		file: "outbox/postgres/internal/router/route.go",
+		old:  "      AND routes_no = ` + ledger.RoutesNoSQL + ` FOR UPDATE",
+		new:  "      FOR UPDATE",
+		pkg:  "./outbox/postgres", test: "TestFillSink_Join",
+	},
+	{
+		name: "a part does not know when it was routed",
+		file: "outbox/postgres/internal/ledger/settle_events.go",
+		old:  "'[]')), ` + SinkSQL + `, ` + RoutesNoSQL + `\nFROM regrouped WHERE $2",
+		new:  "'[]')), ` + SinkSQL + `, NULL::bigint\nFROM regrouped WHERE $2",
+		pkg:  "./outbox/postgres", test: "TestFillSink_Leased",
+	},
+	{
+		name: "a restored sink has what was routed while it was dropped",
+		file: "outbox/postgres/internal/router/drop.go",
+		old:  "    routed = s.routed - (SELECT",
+		new:  "    routed = s.routed + (SELECT",
+		pkg:  "./outbox/postgres", test: "TestFillSink_Restored",
+	},
+}
