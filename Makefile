@@ -27,11 +27,11 @@ servers: ## install PostgreSQL, Redis, Valkey, PgBouncer and Sidekiq for the tes
 
 .PHONY: test
 test: servers ## run every test on real servers
-	$(GO) test -timeout 20m $(PACKAGES)
+	$(GO) test -timeout 30m $(PACKAGES)
 
 .PHONY: race
 race: servers ## run every test under the race detector
-	$(GO) test -race -timeout 40m $(PACKAGES)
+	$(GO) test -race -timeout 60m $(PACKAGES)
 
 .PHONY: examples
 examples: servers ## run the examples in other languages whose interpreters are installed
