@@ -213,7 +213,7 @@ func (c *process) kill(why error) {
 }
 
 // causeOfDeath is why a child ended by itself. The Go runtime ends a process that gets no more memory, or whose stack
-// is too large, with a message.
+// is too large, with a message; at times it writes to memory that it did not get, and the message names that signal.
 func (c *process) causeOfDeath(failure error) error {
 	message, _ := io.ReadAll(io.LimitReader(c.stderr, 4<<10))
 	state := c.cmd.ProcessState
@@ -225,7 +225,7 @@ func (c *process) causeOfDeath(failure error) error {
 		if bytes.Contains(message, []byte("OS thread")) {
 			return processError("the process of the jq program could not start a thread: %s", first)
 		}
-		for _, word := range []string{"memory", "stack", "failed to allocate"} {
+		for _, word := range []string{"memory", "stack", "failed to allocate", "SIGSEGV"} {
 			if bytes.Contains(message, []byte(word)) {
 				return errMemory
 			}
