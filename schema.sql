@@ -49,7 +49,8 @@ CREATE TABLE IF NOT EXISTS outbox_batches (
     members    int8multirange,                -- range only: exactly the ids in the batch, without late commits between them
     newest_at  timestamptz,                   -- range only: created_at of the newest event; a newer one has a reused id
     routes_no  bigint,                        -- several sinks: that of the buffer when the events were routed; NULL: not known
-    uuids      uuid[]                         -- uuid keys only: the keys, in the order of the numbers first_id to last_id, or of members
+    uuids      uuid[],                        -- uuid keys only: the keys, in the order of the numbers first_id to last_id, or of members
+    seq        bigint                         -- order: key and several sinks only: the order of claims
 ) WITH (
     -- An update of a row finds room on its page.
     fillfactor = 50,
@@ -61,6 +62,7 @@ CREATE INDEX IF NOT EXISTS outbox_batches_due ON outbox_batches (buffer, sink, d
 -- A claim reads the ids of live batches beyond its cursor without the rows of deleted ones.
 CREATE INDEX IF NOT EXISTS outbox_batches_last ON outbox_batches (buffer, last_id);
 CREATE INDEX IF NOT EXISTS outbox_batches_claim ON outbox_batches (claim_id) WHERE claim_id IS NOT NULL;
+CREATE INDEX IF NOT EXISTS outbox_batches_seq ON outbox_batches (buffer, sink, seq, first_id) WHERE seq IS NOT NULL;
 
 -- Dead letters: events that were refused for good. payload and headers are what was
 -- sent; event_row is the row of a custom table, which a replay inserts again.
@@ -123,7 +125,7 @@ CREATE TABLE IF NOT EXISTS outbox_sinks (
     PRIMARY KEY (buffer, sink)
 );
 
--- Numbers for events with uuid keys: a batch takes a block of a million.
+-- Numbers for events with uuid keys: a batch takes a block of a million. Also the numbers of claims (seq).
 CREATE SEQUENCE IF NOT EXISTS outbox_numbers INCREMENT BY 1000000;
 
 -- Rate limits that processes share: when the next request may begin.

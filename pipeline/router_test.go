@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -23,7 +25,7 @@ func startRouted(t testing.TB, b routedBuffer, sinks map[string]sink.Sink, route
 	t.Cleanup(func() { testkit.NoError(t, b.Close()) })
 	pipelines := map[string]*pipeline.Pipeline{}
 	for _, r := range routes {
-		p := start(t, b.Sink(r.Sink), sinks[r.Sink], func(c *pipeline.Config) { c.Routed, c.Log = true, c.Log.With("sink", r.Sink) })
+		p := start(t, b.Sink(r.Sink), sinks[r.Sink], func(c *pipeline.Config) { c.Routed, c.Ordered, c.Log = true, r.Ordered, c.Log.With("sink", r.Sink) })
 		pipelines[r.Sink] = p.Pipeline
 	}
 	router, err := pipeline.NewRouter(b, pipelines, pipeline.Config{Name: "orders", Schedule: often(20 * time.Millisecond), BatchSize: 100, Log: logOf(t)})
@@ -119,4 +121,52 @@ func TestRouter_SQLite(t *testing.T) {
 		expectOnce(t, to.arrived(t, "orders"), upTo(last))
 	}
 	testkit.Equal(t, "dead letters", f.queryValue(t, "SELECT count(*) FROM outbox_dead_letters"), 0)
+}
+
+// TestRouter_Order: two processes keep the order of keys at two sinks, one of which is away at first and does not hold back the other.
+func TestRouter_Order(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	toRedis, api := redisAt(t, testserver.SharedRedis(t)), newReceiver(t)
+	api.keys = map[string]bool{}
+	toAPI := httpAt(t, api)
+	var away atomic.Bool
+	away.Store(true)
+	api.answers(func([]int64) int {
+		if away.Load() {
+			return http.StatusServiceUnavailable
+		}
+		return http.StatusOK
+	})
+	routes := []buffer.Route{{Sink: "redis", BatchSize: 20, Ordered: true}, {Sink: "api", BatchSize: 10, Ordered: true}}
+	for i := range 2 {
+		b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: fmt.Sprint("relay-", i), Connections: 24, Sinks: routes})
+		testkit.NoError(t, err)
+		startRouted(t, b, map[string]sink.Sink{"redis": flakySink(toRedis), "api": toAPI}, routes...)
+	}
+	topic := "in-order"
+	all := keys{of: map[int64]string{}}
+	var group errgroup.Group
+	for application := range 3 {
+		group.Go(func() error {
+			for transaction := range 30 {
+				of := someKeysOf(application, transaction)
+				ids, err := d.insertKeyed(t.Context(), topic, of, true)
+				if err != nil {
+					return err
+				}
+				all.add(ids, of)
+			}
+			return nil
+		})
+	}
+	testkit.NoError(t, group.Wait())
+	toRedis.expectArrivals(t, topic, len(all.ids()))
+	testkit.Equal(t, "events at the API while it is away", toAPI.count(t, topic), 0)
+	away.Store(false)
+	d.expectDrained(t)
+	for _, to := range []destination{toRedis, toAPI} {
+		expectOnce(t, to.arrived(t, topic), all.ids())
+		all.expectOrder(t, to.arrived(t, topic))
+	}
 }

@@ -26,13 +26,15 @@ type RoutedSink struct {
 	Workers       int
 	AutoWorkers   bool
 	Retry         Retry
+	// Order is the pipeline's unless it is set.
+	Order string
 	// DeadLetter is the sink's own; without a hook its dead letters go to the pipeline's.
 	DeadLetter DeadLetter
 
-	nameAt, wasAt, retryAt Place
+	nameAt, wasAt, retryAt, orderAt Place
 }
 
-// PerSink returns the pipeline as each of its sinks sees it: with its own sink, name, batch_size, workers, retry and dead_letter. A pipeline with
+// PerSink returns the pipeline as each of its sinks sees it: with its own sink, name, batch_size, workers, order, retry and dead_letter. A pipeline with
 // a single sink is returned itself.
 func (p *Pipeline) PerSink() []*Pipeline {
 	if p.Sinks == nil {
@@ -43,7 +45,7 @@ func (p *Pipeline) PerSink() []*Pipeline {
 		s, one := &p.Sinks[i], *p
 		one.Sinks, one.Sink, one.SinkName, one.Match = nil, s.Sink, s.Name, s.Match
 		one.BatchSize, one.AutoBatchSize, one.Workers, one.AutoWorkers, one.Retry = s.BatchSize, s.AutoBatchSize, s.Workers, s.AutoWorkers, s.Retry
-		one.DeadLetter = s.DeadLetter
+		one.Order, one.DeadLetter = s.Order, s.DeadLetter
 		all[i] = &one
 	}
 	return all
@@ -62,7 +64,9 @@ func (p *Pipeline) routes() []buffer.Route {
 	var routes []buffer.Route
 	for i := range p.Sinks {
 		s := &p.Sinks[i]
-		routes = append(routes, buffer.Route{Sink: s.Name, Was: s.Was, Match: s.Match, BatchSize: s.BatchSize, Hook: s.DeadLetter.Hook != nil})
+		routes = append(routes, buffer.Route{
+			Sink: s.Name, Was: s.Was, Match: s.Match, BatchSize: s.BatchSize, Ordered: s.Order == "key", Hook: s.DeadLetter.Hook != nil,
+		})
 	}
 	return routes
 }
@@ -104,6 +108,7 @@ func (s *RoutedSink) ownKeys() []key {
 			help: "As the pipeline's, which is the default.",
 		},
 		{name: "workers", value: orAuto(&s.AutoWorkers, &s.Workers, 32, integer(&s.Workers, 1, 10_000)), help: "As the pipeline's, which is the default."},
+		{name: "order", value: choice(&s.Order, "none", "key"), help: "As the pipeline's, which is the default. Only with PostgreSQL and the relay's own table."},
 		{name: "retry", value: optional{mapping{ownRetry{&s.Retry}}}, help: "As the pipeline's, which is the default of each key."},
 		{
 			name: "dead_letter", value: optional{mapping{&s.DeadLetter}},
@@ -134,9 +139,24 @@ func (y Retry) or(other Retry) Retry {
 // check checks what concerns one sink alone; see [Pipeline.checkSinks].
 func (s *RoutedSink) check(r *reader, e entry, present entries) {
 	s.Sink.check(r, e, present)
-	s.nameAt, s.wasAt, s.retryAt = r.at(e, present, "name"), r.at(e, present, "was"), r.at(e, present, "retry")
+	s.nameAt, s.wasAt, s.retryAt, s.orderAt = r.at(e, present, "name"), r.at(e, present, "was"), r.at(e, present, "retry"), r.at(e, present, "order")
 	if s.Name == "default" {
 		r.errorf(s.nameAt, `sinks.name is "default", the name of the sink of a pipeline that has one; expected another`)
+	}
+}
+
+// checkOrder completes the sink's order by the pipeline's, whose own value was checked before.
+func (s *RoutedSink) checkOrder(r *reader, p *Pipeline) {
+	switch {
+	case s.Order == "":
+		s.Order = p.Order
+	case s.Order != "key" || p.Order == "key":
+	case p.Source.Driver == "sqlite":
+		r.errorf(s.orderAt, `sinks.order is "key", which SQLite supports with a single sink only; expected "none"`)
+	case p.Source.Custom.Is() || p.Source.Preset != "":
+		r.errorf(s.orderAt, `sinks.order is "key", which a custom table (source.project, source.preset) does not support; expected "none"`)
+	case p.Claim == "range":
+		r.errorf(s.orderAt, `sinks.order is "key", which claim: range does not support; expected "none", or claim: auto`)
 	}
 }
 
@@ -193,8 +213,8 @@ func (p *Pipeline) checkSinks(r *reader, e entry, present entries) {
 		return
 	}
 	p.checkFormerNames(r)
-	if p.Order == "key" {
-		r.errorf(several.key, "sinks is used with order: key, which has a single sink for now; expected sink")
+	if p.Source.Driver == "sqlite" && p.Order == "key" {
+		r.errorf(several.key, "sinks is used with order: key, which has a single sink with SQLite for now; expected sink")
 	}
 	names, targets := map[string]Place{}, map[string]Place{}
 	for i := range p.Sinks {
@@ -205,6 +225,7 @@ func (p *Pipeline) checkSinks(r *reader, e entry, present entries) {
 		if s.Workers == 0 {
 			s.Workers, s.AutoWorkers = p.Workers, p.AutoWorkers
 		}
+		s.checkOrder(r, p)
 		s.checkRetry(r, p)
 		if first, twice := names[s.Name]; twice && s.Name != "" {
 			r.errorf(s.nameAt, "sinks.name is %s, which the sink on line %d already has; expected another", quote(s.Name), first.Line)

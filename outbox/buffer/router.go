@@ -18,6 +18,8 @@ type Route struct {
 	BatchSize int
 	// Hook reports whether the sink has a dead-letter hook of its own.
 	Hook bool
+	// Ordered keeps order by key in this sink (`order: key`). All relays of the buffer must agree on it.
+	Ordered bool
 }
 
 // Unmatched says what becomes of an event that no sink takes.

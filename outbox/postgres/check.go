@@ -130,6 +130,7 @@ func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalo
 	sinks := pg.Ident(others[0].Schema, "outbox_sinks")
 	names := []string{
 		"outbox_batches", others[0].Quoted, "outbox_dead_letters", others[1].Quoted, "outbox_buffers", others[2].Quoted, "outbox_archive", archive, "outbox_sinks", sinks,
+		"'outbox_numbers'", pg.Literal(pg.Ident(others[0].Schema, "outbox_numbers")),
 	}
 	t := &table{replaced: make(chan struct{}), Tables: ledger.Tables{
 		Buffer:   events.Schema + "." + events.Name,
@@ -143,8 +144,7 @@ func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalo
 	}}
 	b.db.ServerRunsLinux(events.ServerIsLinux)
 	if b.config.Custom.Is() {
-		numbers := strings.TrimSuffix(others[0].Quoted, "outbox_batches") + "outbox_numbers"
-		names = append(names, "outbox_events", events.Quoted, "'outbox_numbers'", pg.Literal(numbers))
+		names = append(names, "outbox_events", events.Quoted)
 		parts := custom.Parts{Base: b.base, Ledger: b.Ledger, Claimer: b.claimer, Watermarks: b.watermarks}
 		t.custom = custom.New(parts, &t.Tables, facts, b.config.Custom, names)
 		t.events = t.custom

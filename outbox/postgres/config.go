@@ -3,6 +3,7 @@ package postgres
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
@@ -28,7 +29,7 @@ type Config struct {
 	// Wake is how the relay learns of new events; buffer.WakeAuto if empty.
 	Wake buffer.WakeMode
 	// Ordered keeps order by key (`order: key`): no event is claimed while an earlier one of its key is in a
-	// live batch.
+	// live batch. With Sinks, it is set if any of them is Ordered, and each sink keeps its own order.
 	Ordered bool
 	// Sinks are those that events are routed to, if there are several: see Buffer.Route. nil: Claim claims for a single one.
 	Sinks []buffer.Route
@@ -56,6 +57,9 @@ func (c Config) withDefaults() Config {
 	if c.Claim == "" {
 		c.Claim = buffer.ClaimAuto
 	}
+	if c.Sinks != nil {
+		c.Ordered = slices.ContainsFunc(c.Sinks, func(r buffer.Route) bool { return r.Ordered })
+	}
 	c.Supervisor = c.Supervisor.WithDefaults()
 	return c
 }
@@ -72,8 +76,6 @@ func (c Config) validate() error {
 		return fmt.Errorf("postgres buffer: %w", err)
 	}
 	switch {
-	case c.Sinks != nil && c.Ordered:
-		return errors.New("postgres buffer: Sinks is set, which Ordered cannot have yet")
 	case !c.Custom.Is():
 	case c.Custom.ID == "":
 		return errors.New("postgres buffer: Custom.ID is empty; expected the name of the table's primary key")

@@ -65,7 +65,7 @@ func (b *Backlog) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, 
 	if err != nil {
 		return buffer.Backlog{}, err
 	}
-	if b.base.Ordered && backlog.Due+backlog.Suspects > 0 {
+	if b.base.Ordered && b.base.Sinks == nil && backlog.Due+backlog.Suspects > 0 {
 		if backlog.Due, backlog.Suspects, err = b.countDue(ctx, t); err != nil {
 			return buffer.Backlog{}, b.base.Explain(ctx, "counting batches", err)
 		}

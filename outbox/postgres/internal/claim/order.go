@@ -86,7 +86,11 @@ func (c *Claimer) claimWithin(ctx context.Context, t *ledger.Tables, limit int, 
 		rows               = pg.EventDecoder{PayloadOID: t.PayloadOID}
 		stamped, unordered int64
 		from               = c.watermarks.OrderedFrom()
+		sql                = orderSQL
 	)
+	if c.base.Sinks != nil {
+		sql = orderRoutedSQL
+	}
 	rows.Reserve(limit)
 	readCtx, reading := ledger.NewReading(ctx, c.base.ReadLimit(lease))
 	defer reading.End()
@@ -96,7 +100,7 @@ func (c *Claimer) claimWithin(ctx context.Context, t *ledger.Tables, limit int, 
 		readCtx, settings, begin,
 		pg.Step{SQL: lockSQL, Args: []string{t.Buffer}},
 		pg.Step{
-			SQL: t.SQL(orderSQL),
+			SQL: t.SQL(sql),
 			Args: []string{
 				t.Buffer, groupID.String(), pg.Int(from), pg.Int(int64(size)), pg.Int(int64(limit)), pg.Interval(lease), c.base.Owner,
 			},

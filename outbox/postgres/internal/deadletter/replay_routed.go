@@ -2,6 +2,7 @@ package deadletter
 
 import (
 	"context"
+	"slices"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/backlog"
@@ -101,6 +102,18 @@ UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'rep
 FROM (SELECT event_id, group_id FROM back UNION ALL SELECT event_id, group_id FROM joining WHERE NOT has) r
 WHERE d.pipeline = $1 AND d.event_id = r.event_id AND d.group_id = r.group_id`
 
+// With order by key, the rows of this transaction get lanes and a number, as a claim gets one.
+const (
+	lockClaimingSQL = `
+SELECT pg_advisory_xact_lock(hashtextextended('relay claims ' || $1, 0))`
+
+	replayedLanesSQL = `
+UPDATE outbox_batches b
+SET seq = nextval('outbox_numbers'), lanes = ARRAY(SELECT DISTINCT hashtext(e.key) FROM outbox_events e
+                  WHERE e.id BETWEEN b.first_id AND b.last_id AND (b.members IS NULL OR e.id <@ b.members) AND e.group_id = coalesce(b.claim_id, b.group_id))
+WHERE b.buffer = $1 AND b.lanes IS NULL AND b.error = 'replayed' AND b.xmin = pg_current_xact_id()::xid`
+)
+
 // replayRouted is Replay for a buffer with several sinks.
 func (l *DeadLetters) replayRouted(ctx context.Context, f buffer.DeadFilter, limit int) (int, error) {
 	t, err := l.base.Ready(ctx)
@@ -112,8 +125,15 @@ func (l *DeadLetters) replayRouted(ctx context.Context, f buffer.DeadFilter, lim
 		match     = l.Match(f, pg.Int(int64(limit)), t.Buffer)
 		putBehind = []string{buffer.NewGroupID().String(), buffer.NewGroupID().String(), l.base.Owner}
 	)
-	err = l.base.DB.Transact(ctx, l.base.DB.WriteTx(pg.BulkTimeout, pg.PlanByKey...),
-		pg.Step{SQL: t.SQL(LockPickedSQL + LockClaimsSQL), Args: match},
-		pg.Step{SQL: t.SQL(replayRoutedSQL), Args: append(match, putBehind...), Affected: &n})
+	steps := []pg.Step{
+		l.base.DB.WriteTx(pg.BulkTimeout, pg.PlanByKey...),
+		{SQL: t.SQL(LockPickedSQL + LockClaimsSQL), Args: match},
+		{SQL: t.SQL(replayRoutedSQL), Args: append(match, putBehind...), Affected: &n},
+	}
+	if l.base.Ordered {
+		steps = slices.Insert(steps, 1, pg.Step{SQL: lockClaimingSQL, Args: []string{t.Buffer}})
+		steps = append(steps, pg.Step{SQL: t.SQL(replayedLanesSQL), Args: []string{t.Buffer}})
+	}
+	err = l.base.DB.Transact(ctx, steps...)
 	return int(n), l.base.Explain(ctx, "replaying dead letters", err)
 }

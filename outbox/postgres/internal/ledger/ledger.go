@@ -24,6 +24,7 @@ type Ledger struct {
 	// keeps: a DELETE left events, so that deletes are no longer prepared. A prepared one that a rule replaces by nothing
 	// depends on no table: PostgreSQL does not plan it anew when the rule is dropped.
 	keeps atomic.Bool
+	seq   SeqLine
 }
 
 const (

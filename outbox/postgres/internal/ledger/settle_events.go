@@ -243,7 +243,11 @@ func (s *Settlement) bury(o *buffer.Outcome) []pg.Step {
 func (s *Settlement) regroup(o *buffer.Outcome) []pg.Step {
 	args := s.RegroupArgs(o, idset.Of(o.IDs).Multirange())
 	if s.Shared() {
-		return []pg.Step{{SQL: s.Tables.SQL(regroupSharedSQL), Args: append(args, s.claim())}}
+		steps := []pg.Step{{SQL: s.Tables.SQL(regroupSharedSQL), Args: append(args, s.claim())}}
+		if s.ordered() {
+			steps = append(steps, LanesStep(s.Tables, o.GroupID))
+		}
+		return steps
 	}
 	return []pg.Step{
 		{SQL: s.Tables.SQL(regroupSQL), Args: append(slices.Clone(args), pg.Bool(s.Ledger.base.Ordered))},

@@ -120,6 +120,22 @@ HAVING count(*) > 0
 ON CONFLICT (group_id) DO NOTHING
 RETURNING events::bigint`
 
+	// It is found by its number.
+	recordKeptOrderedSQL = `
+INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, delivered, members, lanes, sink, claim_id, seq)
+SELECT $2::uuid, $1, 'range', 'delivered', $3::bigint, clock_timestamp() + $5::interval, $4, 1,
+       0, 0, count(*), min(id), max(id), min(created_at), max(created_at), array_agg(id ORDER BY id),
+       range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), '{}', ` + SinkSQL + `, $6::uuid, 0
+FROM outbox_events
+WHERE current_setting('relay.fenced') = '1'
+  AND id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT upper(current_setting('relay.rest')::int8multirange) - 1)
+  AND id <@ (SELECT current_setting('relay.rest')::int8multirange)
+  AND (group_id = $6::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)
+HAVING count(*) > 0
+ON CONFLICT (group_id) DO NOTHING
+RETURNING events::bigint`
+
 	// A part is a row of the same claim. The events stay as they are.
 	regroupSharedSQL = `
 WITH regrouped AS MATERIALIZED (
@@ -173,8 +189,14 @@ func (s *Settlement) lock(o *outcomes.Set) []pg.Step {
 	if !s.Shared() || o.RetriesWhole() {
 		return nil
 	}
+	if s.ordered() && len(o.Retry) > 0 {
+		return []pg.Step{SeqStep(s.Tables, s.Batch.GroupID), s.lockClaim()}
+	}
 	return []pg.Step{s.lockClaim()}
 }
+
+// ordered reports whether a part needs the number of its claim, and lanes.
+func (s *Settlement) ordered() bool { return s.Ledger.base.Ordered && s.Shared() }
 
 func (s *Settlement) lockClaim() pg.Step { return LockClaim(s.Batch.ClaimID) }
 
@@ -210,7 +232,11 @@ func (s *Settlement) sharedSteps(o *outcomes.Set) []pg.Step {
 	}
 	if !s.Batch.DeliveryRecorded() {
 		s.RecordKept(func() pg.Step {
-			return pg.Step{SQL: s.Tables.SQL(recordKeptSharedSQL), Args: append(s.KeptArgs(), claim)}
+			sql := recordKeptSharedSQL
+			if s.ordered() {
+				sql = recordKeptOrderedSQL
+			}
+			return pg.Step{SQL: s.Tables.SQL(sql), Args: append(s.KeptArgs(), claim)}
 		})
 		return []pg.Step{rest, remove(deleteRestSQL, archiveRestSQL)}
 	}

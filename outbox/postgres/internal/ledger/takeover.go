@@ -69,11 +69,18 @@ func TakeOverEnding(ctx context.Context, l *Ledger, t *Tables, lease time.Durati
 
 // TakeOverEvents takes over a batch of the relay's own table.
 func TakeOverEvents(ctx context.Context, l *Ledger, t *Tables, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
-	sql := takeOverSQL
-	if l.base.Ordered {
+	var (
+		sql      = takeOverSQL
+		before   []pg.Step
+		settings = []string{"synchronous_commit", "on", "enable_seqscan", "off"}
+	)
+	switch {
+	case l.byLanes():
+		sql, before, settings = takeOverByLanesSQL, l.lockAndCut(t, lease, due), lanesSettings
+	case l.base.Ordered && l.sink == DefaultSink:
 		sql = takeOverInOrderSQL
 	}
-	batch, err := TakeOver(ctx, l, t, lease, due, &pg.EventDecoder{}, nil, []string{"synchronous_commit", "on", "enable_seqscan", "off"}, sql)
+	batch, err := takeOver(ctx, l, t, lease, due, &pg.EventDecoder{}, nil, settings, before, sql)
 	if err != nil || batch == nil {
 		return nil, err
 	}
@@ -119,6 +126,14 @@ func TakeOver(
 	ctx context.Context, l *Ledger, t *Tables, lease time.Duration, due buffer.Due, rows *pg.EventDecoder, add func([][]byte) error,
 	settings []string, sql string, args ...string,
 ) (*buffer.Lease, error) {
+	return takeOver(ctx, l, t, lease, due, rows, add, settings, nil, sql, args...)
+}
+
+// takeOver is TakeOver with steps before the statement.
+func takeOver(
+	ctx context.Context, l *Ledger, t *Tables, lease time.Duration, due buffer.Due, rows *pg.EventDecoder, add func([][]byte) error,
+	settings []string, before []pg.Step, sql string, args ...string,
+) (*buffer.Lease, error) {
 	var batch buffer.Lease
 	leaseEnd := time.Now().Add(lease)
 	begin := l.base.DB.WriteTx(l.base.DB.StatementTimeout, settings...)
@@ -126,9 +141,9 @@ func TakeOver(
 		batch = buffer.Lease{}
 		return rows.Reset(nil)
 	}
-	err := l.base.DB.Transact(ctx, begin, pg.Step{
+	err := l.base.DB.Transact(ctx, append(append([]pg.Step{begin}, before...), pg.Step{
 		SQL:  t.SQL(sql),
-		Args: append([]string{l.name(t), pg.Timestamp(l.dueAfter()), pg.Interval(lease), l.base.Owner, pg.Bool(due == buffer.DueSuspect), l.SinkName()}, args...),
+		Args: append(l.dueArgs(t, lease, due), args...),
 		Row: func(v [][]byte) error {
 			if batch.LeaseNo == 0 {
 				batch = buffer.Lease{
@@ -148,7 +163,7 @@ func TakeOver(
 			}
 			return add(v[11:])
 		},
-	})
+	})...)
 	if err != nil {
 		return nil, l.base.Explain(ctx, "taking over a batch", err)
 	}
@@ -156,6 +171,11 @@ func TakeOver(
 		return nil, nil
 	}
 	return &batch, nil
+}
+
+// dueArgs are the parameters $1 to $6.
+func (l *Ledger) dueArgs(t *Tables, lease time.Duration, due buffer.Due) []string {
+	return []string{l.name(t), pg.Timestamp(l.dueAfter()), pg.Interval(lease), l.base.Owner, pg.Bool(due == buffer.DueSuspect), l.SinkName()}
 }
 
 // DueInOrderSQL are the due batches that wait for no other. The parts of one batch may share keys.

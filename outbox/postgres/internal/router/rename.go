@@ -40,7 +40,10 @@ RETURNING set_config('relay.changed', '1', true)`
 
 	// Of a sink that a relay knows by a former name, later batches come back by that. Those of the single sink were routed to no other.
 	moveSQL = `
-UPDATE outbox_batches b SET sink = s.sink, routes_no = CASE b.sink WHEN 'default' THEN coalesce(b.routes_no, 0) ELSE b.routes_no END FROM outbox_sinks s
+UPDATE outbox_batches b
+SET sink = s.sink, routes_no = CASE b.sink WHEN 'default' THEN coalesce(b.routes_no, 0) ELSE b.routes_no END,
+    seq = CASE WHEN b.lanes IS NOT NULL THEN coalesce(b.seq, 0) END
+FROM outbox_sinks s
 WHERE s.buffer = $1 AND b.buffer = $1 AND b.sink = ANY (s.formerly)
   AND NOT EXISTS (SELECT FROM outbox_sinks o WHERE o.buffer = $1 AND o.sink = b.sink)`
 

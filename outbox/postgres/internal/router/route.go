@@ -120,7 +120,8 @@ func (r *Routes) Route(ctx context.Context, t *ledger.Tables, batch *buffer.Leas
 		clear(grants)
 		for i := range deliveries {
 			sink := deliveries[i].Sink
-			if sink != ledger.Unrouted && grants[sink] == drawn[sink] && take(nameIn(known.local, sink)) {
+			name := nameIn(known.local, sink)
+			if sink != ledger.Unrouted && !r.base.KeepsOrder(name) && grants[sink] == drawn[sink] && take(name) {
 				drawn[sink]++
 			}
 			mine := grants[sink] < drawn[sink]
@@ -195,6 +196,9 @@ func (r *Routes) write(
 		return nil
 	}
 	steps := []pg.Step{begin}
+	if r.base.Ordered {
+		steps = append(steps, ledger.SeqStep(t, batch.GroupID))
+	}
 	if slices.ContainsFunc(deliveries, func(d routing.Delivery) bool { return d.Sink == ledger.Unrouted }) {
 		steps = append(steps, pg.Step{SQL: t.SQL(keepSQL), Args: []string{t.Buffer}})
 	}
@@ -218,6 +222,13 @@ func (r *Routes) write(
 				return nil
 			},
 		})
+		if r.base.Ordered {
+			groups := make([]uuid.UUID, len(deliveries))
+			for i := range deliveries {
+				groups[i] = deliveries[i].GroupID
+			}
+			steps = append(steps, ledger.LanesStep(t, groups...))
+		}
 	}
 	if len(lost) > 0 {
 		steps = append(steps, r.end(t, batch, lost)...)

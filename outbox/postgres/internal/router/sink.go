@@ -45,6 +45,37 @@ LEFT JOIN (
 ) first ON true
 GROUP BY clock.now`
 
+// countReadySQL counts due batches of a sink that keeps order by key. A batch that waits for another is not one.
+const countReadySQL = ledger.ReadySQL + `
+SELECT count(*) FILTER (WHERE ready AND NOT ` + ledger.SuspectSQL + `), count(*) FILTER (WHERE ready AND ` + ledger.SuspectSQL + `),
+       count(*) FILTER (WHERE state = 'waiting' AND NOT unsent), coalesce(min(seq), -1)
+FROM (
+  SELECT *, due_at <= (SELECT clock_timestamp()) AND n IN (SELECT n FROM ready) AS ready FROM ordered
+  WHERE $2::text IS NULL AND $3::text IS NULL AND $4::text IS NULL AND $5::text IS NULL) b`
+
+// countReady replaces the number of due batches, and that of waiting ones by those that were sent: those that wait for another
+// batch do not wait for a retry.
+func (s *Sink) countReady(ctx context.Context, t *ledger.Tables, backlog *buffer.Backlog) error {
+	from := s.Seq().Next(time.Now())
+	err := s.countWithin(ctx, t, from, backlog, ledger.Near)
+	if err == nil && backlog.Due+backlog.Suspects == 0 {
+		err = s.countWithin(ctx, t, from, backlog, ledger.Far)
+	}
+	return err
+}
+
+func (s *Sink) countWithin(ctx context.Context, t *ledger.Tables, from int64, backlog *buffer.Backlog, within []string) error {
+	args := []string{t.Buffer, pg.Null, pg.Null, pg.Null, pg.Null, s.routes.Current(s.name)}
+	return s.base.DB.Transact(ctx, pg.ReadTx(s.base.DB.StatementTimeout, "enable_seqscan", "off", "enable_bitmapscan", "off", "enable_sort", "off"), pg.Step{
+		SQL: t.SQL(countReadySQL), Args: append(append(args, within...), pg.Int(from)),
+		Row: func(v [][]byte) error {
+			backlog.Due, backlog.Suspects, backlog.Waiting = int(pg.ReadInt8(v[0])), int(pg.ReadInt8(v[1])), int(pg.ReadInt8(v[2]))
+			s.Seq().Counted(pg.ReadInt8(v[3]))
+			return nil
+		},
+	})
+}
+
 // CountBacklog implements buffer.Inspector.
 func (s *Sink) CountBacklog(ctx context.Context, _ int) (backlog buffer.Backlog, err error) {
 	t, err := s.base.Ready(ctx)
@@ -67,6 +98,9 @@ func (s *Sink) CountBacklog(ctx context.Context, _ int) (backlog buffer.Backlog,
 			return nil
 		},
 	})
+	if err == nil && backlog.Due+backlog.Suspects+backlog.Waiting > 0 && s.base.KeepsOrder(s.name) {
+		err = s.countReady(ctx, t, &backlog)
+	}
 	return backlog, s.base.Explain(ctx, "counting batches", err)
 }
 
