@@ -154,6 +154,13 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 // search has not come to an event alone.
 func (d *refusals) paused() bool { return d.refusing || d.enough > 0 && d.row >= d.enough }
 
+// takesAll reports whether the sink may get any number of batches.
+func (d *refusals) takesAll() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !d.paused()
+}
+
 // rootOf returns the batch that this one was a part of at first.
 func (one refusal) rootOf(l *buffer.Lease) uuid.UUID {
 	if one.root == uuid.Nil {

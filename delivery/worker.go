@@ -390,6 +390,9 @@ func (w *Worker) Allow(ctx context.Context) int {
 	return min(allowed, w.refusals.allow())
 }
 
+// TakesAll reports whether any number of batches may be claimed for the sink. It calls nothing of the sink.
+func (w *Worker) TakesAll() bool { return w.breakers.outage() == nil && w.refusals.takesAll() }
+
 // ProbesDue returns for which of the addresses that batches wait for (buffer.Deferrer) it is
 // time to make one batch due, as a half-open probe.
 func (w *Worker) ProbesDue(deferred []string) []string { return w.breakers.probesDue(deferred) }

@@ -64,7 +64,10 @@ func (p *Pipeline) retryDeferred(ctx context.Context, recount func()) {
 		if accepting {
 			p.makeDue(ctx, p.buffer.RetryRefused, recount)
 		}
-		if len(recovered) == 0 && p.health.waits() {
+		switch {
+		case !p.health.waits():
+			p.worker.ProbesDue(nil) // forgets addresses
+		case len(recovered) == 0:
 			p.probe(ctx, recount)
 		}
 		if p.worker.Paused() && requests.isNew(ctx, p.buffer) {

@@ -238,14 +238,15 @@ type handed struct {
 }
 
 // wants reports whether a router should claim for this pipeline: a worker is free, nothing is due, and the sink takes any number of
-// batches.
+// batches. A sink that is away and has an empty queue needs a batch too, as its half-open probe: the one that found it away may have
+// been sent by another process, or deleted by the application.
 func (p *Pipeline) wants() bool {
-	return p.idle.Load() > 0 && !p.worker.Paused() && !p.health.full(p.config.MaxWaiting)
+	return p.idle.Load() > 0 && !p.health.full(p.config.MaxWaiting) && (p.worker.TakesAll() || !p.health.waits())
 }
 
-// reserve reserves a free worker for a batch that a router is about to claim.
+// reserve reserves a free worker for a batch that a router is about to claim. A half-open probe comes from the queue, when it is time for it.
 func (p *Pipeline) reserve() bool {
-	if !p.wants() {
+	if !p.wants() || !p.worker.TakesAll() {
 		return false
 	}
 	if p.idle.Add(-1) >= 0 {
