@@ -170,3 +170,55 @@ func TestRouter_Order(t *testing.T) {
 		all.expectOrder(t, to.arrived(t, topic))
 	}
 }
+
+// TestRouter_Recovered: a sink that failed takes part in claims again, while the only other one is away. What it failed with is one
+// event's address, or the whole sink until its only batch is gone.
+func TestRouter_Recovered(t *testing.T) {
+	t.Parallel()
+	for name, failure := range map[string]func(*buffer.Batch) error{
+		"address": func(b *buffer.Batch) error {
+			all := &sink.BatchError{}
+			for i := range b.Events {
+				all.Events = append(all.Events, sink.EventError{Index: i, Err: sink.Unavailable(errTest)})
+			}
+			return all
+		},
+		"sink": func(*buffer.Batch) error { return sink.Unavailable(errTest) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d := newDatabase(t)
+			toRedis, api := redisAt(t, testserver.SharedRedis(t)), newReceiver(t)
+			api.answers(func([]int64) int { return http.StatusServiceUnavailable })
+			var fails atomic.Int64 // this many sends in a row
+			flaky := &sendHook{toRedis, func(_ context.Context, b *buffer.Batch, next func() error) error {
+				if fails.Add(-1) >= 0 {
+					return failure(b)
+				}
+				return next()
+			}}
+			routes := []buffer.Route{{Sink: "redis", BatchSize: 100}, {Sink: "api", BatchSize: 100}}
+			b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: "relay", Connections: 24, Sinks: routes})
+			testkit.NoError(t, err)
+			startRouted(t, b, map[string]sink.Sink{"redis": flaky, "api": httpAt(t, api)}, routes...)
+			topic := "recovered-" + name
+			for round := range 4 {
+				fails.Store(3)
+				d.insert(t, topic, 2)
+				toRedis.expectArrivals(t, topic, 2*(round+1))
+			}
+			fails.Store(1 << 40)
+			d.insert(t, topic, 2)
+			testserver.Eventually(t, func() error {
+				if left := int64(1)<<40 - fails.Load(); left < 4 {
+					return fmt.Errorf("%d sends have failed", left)
+				}
+				return nil
+			})
+			d.exec(t, "DELETE FROM outbox_batches WHERE sink = 'redis'") // as a process does that can send them
+			fails.Store(0)
+			d.insert(t, topic+"-at-last", 2)
+			toRedis.expectArrivals(t, topic+"-at-last", 2)
+		})
+	}
+}
