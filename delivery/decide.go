@@ -41,7 +41,7 @@ func (p *policy) decide(l *buffer.Lease, r result) []buffer.Outcome {
 	case r.whole.kind == accepted:
 		return []buffer.Outcome{{Verdict: buffer.Delivered}}
 	case r.whole.kind == rejected && l.Len() > 1 && (!r.hold || p.isLast(l.Attempts)):
-		return p.halve(l, r.whole.err.Error())
+		return p.halveRejected(l, r)
 	case p.buries(r.whole, l.Attempts, r.others):
 		return []buffer.Outcome{p.dead(nil, l.Attempts, r.whole)}
 	}
@@ -191,6 +191,28 @@ func (p *policy) halve(l *buffer.Lease, why string) []buffer.Outcome {
 	ids := l.IDs()
 	middle := (len(ids) + 1) / 2
 	return p.carryAttempts(l, []buffer.Outcome{sendNow(l, ids[:middle], why), sendNow(l, ids[middle:], why)})
+}
+
+// aloneAttempts is how often an event is at least asked about alone, before it dies of a sink that may refuse everything.
+const aloneAttempts = 4
+
+// halveRejected halves a batch that was rejected as a whole. If the sink accepts others, the rejections so far are explained by
+// an event of the batch that is still to be found: the others would die of it if the sink then refused everything for a while, so
+// the halves begin with no attempt. Otherwise the attempts count, but an event that is now alone has some left.
+func (p *policy) halveRejected(l *buffer.Lease, r result) []buffer.Outcome {
+	halves := p.halve(l, r.whole.err.Error())
+	if !r.whole.permanent {
+		return halves
+	}
+	for i := range halves {
+		switch o := &halves[i]; {
+		case r.others:
+			o.Attempts = 0
+		case len(o.IDs) == 1:
+			o.Attempts = min(o.Attempts, max(0, p.maxAttempts-aloneAttempts))
+		}
+	}
+	return halves
 }
 
 // divideOutage halves a batch that alone keeps meeting an outage. Its halves are not fresh: that they meet it again says

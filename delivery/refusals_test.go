@@ -284,6 +284,54 @@ func TestRefusal(t *testing.T) {
 		}
 	})
 
+	// A batch with a bad event has met refusals of everything before, as many as max_attempts allows but one. Its good events do not
+	// die of the next one: neither if the bad event is found meanwhile, nor if all of the batch is halved for its last attempt.
+	run("OfABatchSparesItsOthers", func(t *testing.T) {
+		for _, others := range []bool{true, false} {
+			l := newLedger(func(c *delivery.Config) { c.MaxAttempts = 10 }, nil)
+			all := !others
+			l.answer = func(ids []int64) error {
+				if all && len(ids) < 3 || slices.Contains(ids, 1) {
+					return sink.Permanent(errBad)
+				}
+				return nil
+			}
+			if others { // they are accepted while the batch is halved, down to the event alone
+				l.put(1, 2, 3, 4)
+				l.batches[0].Attempts = 9
+				l.put(10)
+				for i := range int64(2) {
+					l.next(t)
+					l.put(11 + i)
+					l.next(t)
+				}
+				all = true
+				l.drain(t)
+			} else {
+				l.put(1, 2)
+				l.batches[0].Attempts = 9
+				l.drain(t)
+			}
+			for range 2 {
+				if len(l.batches) > 0 {
+					l.wait()
+					l.drain(t)
+				}
+			}
+			if len(l.dead) > 0 && !slices.Equal(l.dead, []int64{1}) {
+				t.Errorf("others were accepted: %v; buried %v while the sink refused everything", others, l.dead)
+			}
+			all = false
+			l.put(20)
+			l.drain(t)
+			for len(l.batches) > 0 {
+				l.wait()
+				l.drain(t)
+			}
+			expect(t, "dead", fmt.Sprint(l.dead), "[1]")
+		}
+	})
+
 	// A sink that stops working buries nothing, not even the events of a batch that is being halved.
 	run("FromNowOnBuriesNothing", func(t *testing.T) {
 		for after := range 12 {
