@@ -60,6 +60,8 @@ type Config struct {
 	// Routed: a Router claims for this pipeline, which takes over what is put into its queue; Schedule, Poll and Listener are
 	// the router's.
 	Routed bool
+	// Version is the relay's, for operators who look at which relays run; may be "".
+	Version string
 	// Observer may be nil.
 	Observer Observer
 	// Redact removes secrets from the reasons that are stored with batches and dead letters; nil changes nothing.
@@ -157,5 +159,6 @@ func (o observer) Hanging(calls int)                               { o.p.limiter
 
 func (o observer) Settled(l *buffer.Lease, outcomes []buffer.Outcome, sent bool, took time.Duration) {
 	o.p.health.settled(l, outcomes, sent)
+	o.p.progress.settled(l, outcomes)
 	o.Observer.Settled(l, outcomes, sent, took)
 }

@@ -85,6 +85,13 @@ func (h *health) waits() bool {
 	return h.waiting
 }
 
+// countWaiting returns how many batches wait, as last counted.
+func (h *health) countWaiting() int {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.waitingBatches
+}
+
 // full reports whether batches are due, or so many wait, that no more should be claimed for the sink.
 func (h *health) full(most int) bool {
 	h.mu.Lock()

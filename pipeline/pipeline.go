@@ -37,6 +37,7 @@ type Pipeline struct {
 	sink      sink.Sink
 	worker    *delivery.Worker
 	health    health
+	progress  progress
 	recovered recoveries
 	limiter   *limiter
 
@@ -106,7 +107,11 @@ func (p *Pipeline) Ready() error {
 //
 // ctx must end no later than stop. A pipeline runs once.
 func (p *Pipeline) Run(ctx, stop context.Context) error {
-	if !waitReady(ctx, p.config.Log, "database", p.buffer.Check, p.health.buffer) || !waitReady(ctx, p.config.Log, "sink", p.worker.Check, p.health.sink) {
+	if !waitReady(ctx, p.config.Log, "database", p.buffer.Check, p.health.buffer) {
+		return nil
+	}
+	defer p.reporter().start(stop)()
+	if !waitReady(ctx, p.config.Log, "sink", p.worker.Check, p.health.sink) {
 		return nil
 	}
 	p.warn(ctx)
@@ -133,6 +138,16 @@ func (p *Pipeline) Run(ctx, stop context.Context) error {
 		group.Go(func() error { return p.serve(ctx, stop, d, c) })
 	}
 	return group.Wait()
+}
+
+// reporter reports what the pipeline does; that of a dead-letter hook has nobody to report to.
+func (p *Pipeline) reporter() *reporter {
+	to, ok := p.buffer.(buffer.RelayReporter)
+	r := &reporter{to: to, version: p.config.Version, ready: p.Ready, waiting: p.health.countWaiting, redact: p.config.Redact, log: p.config.Log}
+	if ok {
+		r.progress = &p.progress
+	}
+	return r
 }
 
 // drain releases the batches that wait for a slot or a rate limit, after drainGrace, because most

@@ -34,7 +34,7 @@ type Router struct {
 const routers = 2
 
 // NewRouter returns a router to the pipelines of a buffer's sinks, by the names of those sinks. c is the configuration of the
-// claims: Name, Schedule, OnSchedule, Poll, Listener, IdlePoll, BatchSize, MaxBatches, Lease and Log.
+// claims: Name, Schedule, OnSchedule, Poll, Listener, IdlePoll, BatchSize, MaxBatches, Lease, Version, Redact and Log.
 func NewRouter(b buffer.Router, sinks map[string]*Pipeline, c Config) (*Router, error) {
 	c = c.withDefaults()
 	if err := c.validate(); err != nil {
@@ -62,6 +62,8 @@ func (r *Router) Run(ctx context.Context) error {
 	if !waitReady(ctx, r.config.Log, "database", r.ready, r.health.buffer) {
 		return nil
 	}
+	to, _ := r.buffer.(buffer.RelayReporter)
+	defer (&reporter{to: to, version: r.config.Version, ready: r.Ready, redact: r.config.Redact, log: r.config.Log}).start(ctx)()
 	d := distributor.New(r.buffer, distributor.Config{
 		Schedule: r.config.Schedule, Eager: !r.config.OnSchedule, Poll: r.config.Poll, Listener: r.config.Listener, IdlePoll: r.config.IdlePoll,
 		BatchSize: r.config.BatchSize, MaxBatches: r.config.MaxBatches, MaxWaiting: r.config.MaxWaiting, Workers: routers,

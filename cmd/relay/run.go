@@ -51,7 +51,7 @@ func (a *app) run(cfg *config.Config) error {
 	gate := pipeline.NewGate()
 	pipelines, err := cfg.Open(func(name string) config.Process {
 		return config.Process{
-			Owner:  fmt.Sprintf("%s/%d/%s", host, os.Getpid(), name),
+			Owner: fmt.Sprintf("%s/%d/%s", host, os.Getpid(), name), Version: shortVersion(),
 			Stdout: a.stdout, Gate: gate, Log: log,
 			Observer: func(sink string) pipeline.Observer { return metrics.Observer(name, sink) },
 		}

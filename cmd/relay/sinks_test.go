@@ -64,11 +64,12 @@ pipelines:
       - {name: crm, url: %q, match: [contacts]}
       - {name: mail, url: %q, match: [mail]}
 `, db.url, redis.url, url, url+"/mail"))
-	do(t, nil, "status", "-c", path).want(t, 0, `PIPELINE  PENDING  OLDEST  LEASED  WAITING  DELIVERED  DEAD  STATE
-shop            0       -       0        0          0     0
-  stream        0       -       0        0          0     0  idle
-  crm           0       -       0        0          0     0  idle
-  mail          0       -       0        0          0     0  idle
+	do(t, nil, "status", "-c", path).want(t, 0, `PIPELINE  PENDING  OLDEST  LEASED  WAITING  DEAD  PER MIN  LAST  STATE
+shop            0       -       0        0     0        0     -
+  stream        0       -       0        0     0        0     -  no relay
+  crm           0       -       0        0     0        0     -  no relay
+  mail          0       -       0        0     0        0     -  no relay
+shop: no relay runs. > relay run -c `+path+`
 `, "")
 	db.exec("INSERT INTO outbox_events (topic, payload) VALUES ('contacts', '{}'), ('contacts', '{}'), ('contacts', '{}')")
 	do(t, nil, "status", "-c", path).want(t, 0, "  *             3 ", "")
@@ -81,7 +82,7 @@ shop            0       -       0        0          0     0
 	})
 	status := do(t, nil, "status", "-c", path)
 	for _, text := range []string{
-		"shop            3", "  stream        0       -       0        0          0     0  idle\n", "  crm           3 ", "  retries in ", "\nshop/crm: 1 batch waits (3 events), due in ", "503",
+		"shop            3", "  stream        0       -       0        0     0 ", "  crm           3 ", "  retries in ", "\nshop/crm: 1 batch waits (3 events), due in ", "503",
 	} {
 		status.want(t, 0, text, "")
 	}

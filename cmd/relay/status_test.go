@@ -47,7 +47,14 @@ func TestStatus(t *testing.T) {
         "waiting": 0,
         "delivered": 0
       },
-      "dead": 0
+      "dead": 0,
+      "state": "no relay",
+      "deliveries": {
+        "last_minute": 0
+      },
+      "relay_problems": [
+        "no relay runs. > relay run -c relay.yaml"
+      ]
     }
   ]
 }
@@ -60,9 +67,24 @@ func TestStatus(t *testing.T) {
 		SELECT gen_random_uuid(), 'public.outbox_events', 'stamp', state, 1, now() + interval '1 day', 'x', 0, 0, 0, 0, 1, 1, now()
 		FROM unnest('{leased,waiting,waiting,delivered}'::text[]) state`)
 
-	do(t, nil, "status", "-c", path).want(t, 0, `PIPELINE  PENDING  OLDEST  LEASED  WAITING  DELIVERED  DEAD
-orders      1,234   2h 5m       1        2          1     2
+	do(t, nil, "status", "-c", path).want(t, 0, `PIPELINE  PENDING  OLDEST  LEASED  WAITING  DELETING  DEAD  PER MIN  LAST  STATE
+orders      1,234   2h 5m       1        2         1     2        0     -  no relay
+orders: no relay runs. > relay run -c `+path+`
+orders: 2 dead letters. > relay dead list -c `+path+`
 `, "")
+	db.exec(`INSERT INTO outbox_relays (buffer, sink, owner, version, started_at, seen_at, not_ready, delivered, dead, last_minute, delivered_at) VALUES
+		('public.outbox_events', '', 'a/17/orders', 'v1', now() - interval '1 hour', now() - interval '10 seconds', '', 5000, 0, 1200, now() - interval '7 minutes 3 seconds'),
+		('public.outbox_events', '', 'b/18/orders', 'v1', now() - interval '1 hour', now() - interval '10 seconds', 'sink: no route', 90, 0, 34, now() - interval '2 hours'),
+		('public.outbox_events', '', 'c/19/orders', 'v1', now() - interval '1 hour', now() - interval '10 minutes', 'killed', 90, 0, 34, now() - interval '2 hours')`)
+	do(t, nil, "status", "-c", path).want(t, 0, `PIPELINE  PENDING  OLDEST  LEASED  WAITING  DELETING  DEAD  PER MIN   LAST  STATE
+orders      1,234   2h 5m       1        2         1     2    1,234  7m 3s  sending
+orders: relay b/18 is not ready: sink: no route
+orders: 2 dead letters. > relay dead list -c `+path+`
+`, "")
+	db.exec("UPDATE outbox_relays SET stopped = true, seen_at = now() - interval '5 seconds' WHERE owner <> 'c/19/orders'")
+	do(t, nil, "status", "-c", path).want(t, 0, "orders: no relay runs; ", "")
+	do(t, nil, "status", "-c", path).want(t, 0, " stopped 5", "")
+	db.exec("DELETE FROM outbox_relays")
 	full := write(t, onePipeline("orders", db.url, "stdout:", "    max_waiting: 3"))
 	do(t, nil, "status", "-c", full).want(t, 0, "orders: nothing more is claimed: 3 batches wait for a retry or a delete, max_waiting is 3\n", "")
 	var got struct{ Pipelines []map[string]any }
@@ -81,8 +103,9 @@ orders      1,234   2h 5m       1        2          1     2
 	do(t, nil, "status", "-c", path).want(t, 0, "orders: dead-letter hook: 1 batch waits (2 events), due now: 503 from the hook\n", "")
 	do(t, nil, "status", "-c", path, "--json").want(t, 0, `"dead_letter_hook": {`, "")
 	delete(got.Pipelines[0], "oldest_pending_seconds")
+	delete(got.Pipelines[0], "relay_problems")
 	if diff := cmp.Diff([]map[string]any{{
-		"name": "orders", "pending": 1234.0, "dead": 2.0,
+		"name": "orders", "pending": 1234.0, "dead": 2.0, "state": "no relay", "deliveries": map[string]any{"last_minute": 0.0},
 		"batches": map[string]any{"leased": 1.0, "waiting": 2.0, "delivered": 1.0},
 	}}, got.Pipelines); diff != "" {
 		t.Error(diff)
@@ -120,7 +143,7 @@ func TestStatus_DatabaseHangs(t *testing.T) {
 		}
 	})
 	path := write(t, onePipeline("a", "postgres://app:s3cret@"+silent.Addr().String()+"/app?sslmode=disable&connect_timeout=1", "stdout:"))
-	for command, stdout := range map[string]string{"status": "PIPELINE", "migrate": ""} {
+	for command, stdout := range map[string]string{"status": "", "migrate": ""} {
 		do(t, nil, command, "-c", path).want(t, 1, stdout, "PostgreSQL at "+silent.Addr().String()+" did not answer in time")
 	}
 }

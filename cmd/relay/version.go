@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"runtime/debug"
@@ -25,22 +26,43 @@ func (a *app) versionCommand() *cobra.Command {
 
 // version describes the build.
 func version() string {
-	name, revision, changed := release, "", ""
+	name, revision, changed := build()
+	if revision != "" {
+		revision = ", commit " + revision
+	}
+	if changed {
+		revision += " with changes"
+	}
+	return fmt.Sprintf("relay %s%s, %s %s/%s", name, revision, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+}
+
+// shortVersion is the release, or the commit of a build that is none.
+func shortVersion() string {
+	name, revision, changed := build()
+	if release == "" && revision != "" {
+		name = revision
+	}
+	if changed {
+		name += "+"
+	}
+	return name
+}
+
+// build returns the release, the commit, and whether files were changed since.
+func build() (name, revision string, changed bool) {
+	name = release
 	if info, ok := debug.ReadBuildInfo(); ok {
 		if name == "" {
 			name = info.Main.Version
 		}
 		for _, s := range info.Settings {
-			switch {
-			case s.Key == "vcs.revision":
-				revision = ", commit " + s.Value[:min(12, len(s.Value))]
-			case s.Key == "vcs.modified" && s.Value == "true":
-				changed = " with changes"
+			switch s.Key {
+			case "vcs.revision":
+				revision = s.Value[:min(12, len(s.Value))]
+			case "vcs.modified":
+				changed = s.Value == "true"
 			}
 		}
 	}
-	if name == "" {
-		name = "(devel)"
-	}
-	return fmt.Sprintf("relay %s%s%s, %s %s/%s", name, revision, changed, runtime.Version(), runtime.GOOS, runtime.GOARCH)
+	return cmp.Or(name, "(devel)"), revision, changed
 }

@@ -22,6 +22,15 @@ type PipelineReport struct {
 	OldestPendingSeconds float64 `json:"oldest_pending_seconds"`
 	Batches              Batches `json:"batches"`
 	Dead                 int64   `json:"dead"`
+	// State says in words what the pipeline does: no relay, sending, due, retries in 2m 3s, deleting, idle; "" if there are several sinks, which
+	// have their own.
+	State string `json:"state,omitempty"`
+	// Deliveries is how fast events are delivered; with several sinks an event counts once at each of them.
+	Deliveries Deliveries `json:"deliveries"`
+	// Relays are the processes that work on the pipeline, and those of the last day.
+	Relays []RelayReport `json:"relays,omitempty"`
+	// RelayProblems say that no relay runs, or why those that run make no progress.
+	RelayProblems []string `json:"relay_problems,omitempty"`
 	// Sinks are several sinks; nil for a single one. An event that several of them do not have is in Pending once.
 	Sinks []SinkReport `json:"sinks,omitempty"`
 	// Waits are why batches wait, the most frequent reasons first; nil if there are several sinks, which have their own.
@@ -149,9 +158,14 @@ func NewPipelineReport(name string, maxWaiting int, sinks []string, s buffer.Sta
 	for _, f := range s.SinkFindings {
 		problems = append(problems, redact(f.Subject+": "+f.Text+". "+f.Fix))
 	}
+	state := ""
+	if sinks == nil {
+		state = pipelineState(&s)
+	}
 	return PipelineReport{
-		SinkProblems: problems,
-		Sinks:        sinkReports(sinks, s.Sinks, redact), Waits: waitReports(s.Waits, redact), ClaimingStopped: claimingStopped(maxWaiting, sinks, &s), Hook: hook, Suspects: suspects,
+		SinkProblems: problems, State: state, Deliveries: deliveries(s.Relays, func(string) bool { return true }),
+		Relays: relayReports(s.Relays, redact), RelayProblems: relayProblems(&s, sinks, redact),
+		Sinks: sinkReports(sinks, s.Sinks, s.Relays, redact), Waits: waitReports(s.Waits, redact), ClaimingStopped: claimingStopped(maxWaiting, sinks, &s), Hook: hook, Suspects: suspects,
 		Name: name, Pending: s.Pending,
 		OldestPendingSeconds: s.OldestPending.Round(time.Millisecond).Seconds(),
 		Batches:              Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered},

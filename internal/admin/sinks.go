@@ -11,7 +11,7 @@ import (
 // SinkReport is the status of one of several sinks.
 type SinkReport struct {
 	Name string `json:"name"`
-	// State says in words what the sink does: idle, sending, due, retries in 2m 3s, deleting, not in the configuration. That of [buffer.Unrouted]
+	// State says in words what the sink does: no relay, idle, sending, due, retries in 2m 3s, deleting, not in the configuration. That of [buffer.Unrouted]
 	// is not routed yet, kept until a sink takes them, or no sink takes them.
 	State string `json:"state"`
 	// Pending events are those that the sink does not have.
@@ -19,6 +19,8 @@ type SinkReport struct {
 	OldestPendingSeconds float64 `json:"oldest_pending_seconds"`
 	Batches              Batches `json:"batches"`
 	Dead                 int64   `json:"dead"`
+	// Deliveries is how fast events are delivered to the sink.
+	Deliveries Deliveries `json:"deliveries"`
 	// NextTryInSeconds is until the first waiting batch is due, 0 if one is due; nil if none waits.
 	NextTryInSeconds *float64 `json:"next_try_in_seconds,omitempty"`
 	// Waits are why batches wait, the most frequent reasons first.
@@ -26,14 +28,14 @@ type SinkReport struct {
 }
 
 // sinkReports returns the reports of several sinks. It leaves out what is not routed yet if nothing waits for it.
-func sinkReports(configured []string, all []buffer.SinkStatus, redact func(string) string) (reports []SinkReport) {
+func sinkReports(configured []string, all []buffer.SinkStatus, relays []buffer.Relay, redact func(string) string) (reports []SinkReport) {
 	for i := range all {
 		s := &all[i]
 		if s.Name == buffer.Unrouted && s.Pending+s.Leased+s.Waiting+s.Delivered+s.Dead == 0 {
 			continue
 		}
 		one := SinkReport{
-			Name: s.Name, State: sinkState(s, slices.Contains(configured, s.Name)), Pending: s.Pending, OldestPendingSeconds: s.OldestPending.Round(time.Millisecond).Seconds(),
+			Name: s.Name, State: sinkState(s, slices.Contains(configured, s.Name), relays), Deliveries: deliveries(relays, func(sink string) bool { return sink == s.Name }), Pending: s.Pending, OldestPendingSeconds: s.OldestPending.Round(time.Millisecond).Seconds(),
 			Batches: Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered}, Dead: s.Dead, Waits: waitReports(s.Waits, redact),
 		}
 		if s.Waiting > 0 && !kept(s) {
@@ -48,7 +50,7 @@ func sinkReports(configured []string, all []buffer.SinkStatus, redact func(strin
 // kept reports whether all batches wait for a change of the sinks: they are due at no time.
 func kept(s *buffer.SinkStatus) bool { return s.Waiting > 0 && s.Due == 0 && s.Next == 0 }
 
-func sinkState(s *buffer.SinkStatus, configured bool) string {
+func sinkState(s *buffer.SinkStatus, configured bool, relays []buffer.Relay) string {
 	switch {
 	case s.Name == buffer.Unrouted && s.Pending+s.Delivered == 0:
 		return "no sink takes them"
@@ -58,13 +60,44 @@ func sinkState(s *buffer.SinkStatus, configured bool) string {
 		return "not routed yet"
 	case !configured:
 		return "not in the configuration"
-	case s.Leased > 0:
+	}
+	return batchesState(s.Leased, s.Waiting, s.Delivered, s.Due, s.Next, relays, s.Name)
+}
+
+// pipelineState is the state of a pipeline with a single sink.
+func pipelineState(s *buffer.Status) string {
+	var (
+		due  int64
+		next time.Duration
+	)
+	for i, w := range s.Waits {
+		if w.First <= 0 {
+			due++
+		}
+		if i == 0 || w.First < next {
+			next = w.First
+		}
+	}
+	if s.Waits == nil {
+		due = s.Waiting
+	}
+	return batchesState(s.Leased, s.Waiting, s.Delivered, due, next, s.Relays, "")
+}
+
+// batchesState says in words what happens to the batches of a sink.
+func batchesState(leased, waiting, delivered, due int64, next time.Duration, relays []buffer.Relay, sink string) string {
+	runs := func(r buffer.Relay) bool { return r.Sink == sink && r.Runs() }
+	sends := func(r buffer.Relay) bool { return runs(r) && r.LastMinute > 0 }
+	switch {
+	case !slices.ContainsFunc(relays, runs):
+		return "no relay"
+	case waiting > 0 && due == 0 && leased == 0:
+		return "retries in " + Age(next)
+	case leased > 0 || slices.ContainsFunc(relays, sends):
 		return "sending"
-	case s.Waiting > 0 && s.Due > 0:
+	case waiting > 0:
 		return "due"
-	case s.Waiting > 0:
-		return "retries in " + Age(s.Next)
-	case s.Delivered > 0:
+	case delivered > 0:
 		return "deleting"
 	}
 	return "idle"

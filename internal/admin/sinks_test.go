@@ -175,9 +175,16 @@ func TestSinkState(t *testing.T) {
 		"deleting": {Delivered: 1, Due: 1}, "not routed yet": {Name: "*", Pending: 1, Dead: 1}, "no sink takes them": {Name: "*", Dead: 1},
 		"kept until a sink takes them": {Name: "*", Pending: 1, Waiting: 1},
 	} {
-		if got := sinkState(&s, true); got != want {
+		if got := sinkState(&s, true, []buffer.Relay{{}}); got != want {
 			t.Errorf("%+v is %q, want %q", s, got, want)
 		}
+	}
+	killed := buffer.Relay{Seen: time.Hour, RelayReport: buffer.RelayReport{LastMinute: 7}}
+	if got := sinkState(&buffer.SinkStatus{Waiting: 1, Due: 1}, true, []buffer.Relay{killed}); got != "no relay" {
+		t.Errorf("the state is %q without a relay that runs", got)
+	}
+	if got := sinkState(&buffer.SinkStatus{}, true, []buffer.Relay{killed, {RelayReport: buffer.RelayReport{LastMinute: 7}}}); got != "sending" {
+		t.Errorf("the state is %q after deliveries", got)
 	}
 }
 

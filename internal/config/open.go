@@ -29,6 +29,8 @@ import (
 type Process struct {
 	// Owner names the holder of a lease in the ledger, for people.
 	Owner string
+	// Version is the relay's.
+	Version string
 	// Stdout is the output of the sink "stdout:".
 	Stdout io.Writer
 	// Gate is the process's; nil: the pipeline is the only one that runs.
@@ -434,7 +436,7 @@ func (p *Pipeline) pipelineConfig(process Process) pipeline.Config {
 		MaxAttempts: p.Retry.MaxAttempts,
 		Backoff:     p.backoff(),
 		SendTimeout: p.Sink.sendTimeout(p.Workers), Ordered: p.ordered(),
-		Gate: process.Gate, Observer: observer, Redact: p.redaction.text, Log: process.Log,
+		Gate: process.Gate, Version: process.Version, Observer: observer, Redact: p.redaction.text, Log: process.Log,
 	}
 }
 

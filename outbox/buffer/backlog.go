@@ -41,6 +41,8 @@ type Status struct {
 	// Sinks are those that the events are routed to, in the order of the configuration, then those that have batches or dead letters
 	// without being configured, and [Unrouted]; nil for a single one.
 	Sinks []SinkStatus
+	// Relays are the processes that work on the buffer, and those of the last day, at most [MaxRelays]; one row a process and sink.
+	Relays []Relay
 }
 
 // Unrouted is the name of the sink of events that are not routed yet, and of dead letters that no sink takes.

@@ -148,6 +148,11 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 	return backlog, err
 }
 
+// ReportRelay implements buffer.RelayReporter.
+func (b *Buffer) ReportRelay(ctx context.Context, r buffer.RelayReport) error {
+	return b.Report(ctx, "", r)
+}
+
 // ClaimMode returns the mode in which this relay claims; "" before it has seen the database.
 func (b *Buffer) ClaimMode() buffer.ClaimMode { return b.claimer.ClaimMode() }
 

@@ -49,8 +49,8 @@ func (b *Buffer) Check(ctx context.Context) error {
 	case events.ForbiddenSchema != "":
 		own = schema
 	}
-	others := make([]catalog.Table, 3)
-	for i, name := range []string{"outbox_batches", "outbox_dead_letters", "outbox_buffers"} {
+	others := make([]catalog.Table, 4)
+	for i, name := range []string{"outbox_batches", "outbox_dead_letters", "outbox_buffers", "outbox_relays"} {
 		if others[i], err = catalog.Find(ctx, b.db, own, name); err != nil {
 			return b.db.ConnectError(err)
 		}
@@ -125,11 +125,12 @@ func (b *Buffer) checkOwners(ctx context.Context, events, buffers catalog.Table,
 	return missing.AddForeign(ctx, b.db, o)
 }
 
-// open takes the tables that Check found into use. others are ledger, dead letters and buffers.
+// open takes the tables that Check found into use. others are ledger, dead letters, buffers and relays.
 func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalog.Table, archive string, facts custom.Facts) (err error) {
 	sinks := pg.Ident(others[0].Schema, "outbox_sinks")
 	names := []string{
 		"outbox_batches", others[0].Quoted, "outbox_dead_letters", others[1].Quoted, "outbox_buffers", others[2].Quoted, "outbox_archive", archive, "outbox_sinks", sinks,
+		"outbox_relays", others[3].Quoted,
 		"'outbox_numbers'", pg.Literal(pg.Ident(others[0].Schema, "outbox_numbers")),
 	}
 	t := &table{replaced: make(chan struct{}), Tables: ledger.Tables{

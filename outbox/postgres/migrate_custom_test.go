@@ -64,7 +64,7 @@ func TestMigrate_CustomTable(t *testing.T) {
 				return query(t, p.pool, "SELECT relname::text FROM pg_class WHERE relnamespace = '"+pgx.Identifier{strings.ReplaceAll(c.schema, "'", "''")}.Sanitize()+
 					"'::regnamespace AND relkind IN ('r', 'S') AND relname LIKE 'outbox\\_%' AND relname NOT LIKE '%id\\_seq' ORDER BY 1", pgx.RowTo[string])
 			}
-			relayTables := []string{"outbox_batches", "outbox_buffers", "outbox_dead_letters", "outbox_numbers", "outbox_rates", "outbox_sinks"}
+			relayTables := []string{"outbox_batches", "outbox_buffers", "outbox_dead_letters", "outbox_numbers", "outbox_rates", "outbox_relays", "outbox_sinks"}
 			if diff := cmp.Diff(relayTables, tables()); diff != "" {
 				t.Errorf("tables (-want +got):\n%s", diff)
 			}

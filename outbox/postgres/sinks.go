@@ -96,6 +96,11 @@ type sinkQueue struct {
 	buffer *Buffer
 }
 
+// ReportRelay implements buffer.RelayReporter.
+func (q *sinkQueue) ReportRelay(ctx context.Context, r buffer.RelayReport) error {
+	return q.buffer.Report(ctx, q.Name(), r)
+}
+
 // Check implements buffer.Inspector.
 func (q *sinkQueue) Check(ctx context.Context) error { return q.buffer.Check(ctx) }
 

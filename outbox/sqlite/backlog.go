@@ -290,6 +290,9 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 		if err == nil && s.Unnotified > 0 {
 			s.HookWaits, err = ledger{b, b.config.Table + queueSuffix, singleSink}.waits(ctx, tx)
 		}
+		if err == nil {
+			s.Relays, err = b.relays(ctx, tx)
+		}
 		return err
 	})
 	s.OldestPending, s.OldestSuspect = seconds(oldest), seconds(oldestSuspect)

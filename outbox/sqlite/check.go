@@ -53,6 +53,10 @@ var (
 	sinksTable = requirement{table: "outbox_sinks", columns: []string{
 		"buffer TEXT", "sink TEXT", "match TEXT", "batch_size INTEGER", "hook INTEGER NOT NULL DEFAULT 0", "formerly TEXT", "seen_at TEXT", "dropped_at TEXT", "dropped_as TEXT",
 	}}
+	relaysTable = requirement{table: "outbox_relays", columns: []string{
+		"buffer TEXT", "sink TEXT", "owner TEXT", "version TEXT", "started_at TEXT", "seen_at TEXT", "stopped INTEGER", "not_ready TEXT", "delivered INTEGER", "dead INTEGER",
+		"last_minute INTEGER", "delivered_at TEXT",
+	}}
 	ratesTable = requirement{table: "outbox_rates", columns: []string{"name TEXT", "next_at TEXT"}}
 )
 
@@ -112,7 +116,7 @@ func (b *Buffer) missing(ctx context.Context) (missing []buffer.Finding, err err
 
 // missingTables lists what is missing of the relay's tables apart from the buffer.
 func (b *Buffer) missingTables(ctx context.Context, tx transaction, rates bool) (missing []buffer.Finding, err error) {
-	tables := []requirement{batchesTable, deadLettersTable, buffersTable, sinksTable}
+	tables := []requirement{batchesTable, deadLettersTable, buffersTable, sinksTable, relaysTable}
 	if rates {
 		tables = append(tables, ratesTable)
 	}

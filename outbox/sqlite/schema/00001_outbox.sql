@@ -106,6 +106,23 @@ CREATE TABLE IF NOT EXISTS outbox_sinks (
     PRIMARY KEY (buffer, sink)
 ) WITHOUT ROWID;
 
+-- The relays that run, and those of the last day: one row a process and sink, for people to read.
+CREATE TABLE IF NOT EXISTS outbox_relays (
+    buffer     TEXT NOT NULL,
+    sink       TEXT NOT NULL,                -- one of outbox_sinks; '': the only one
+    owner      TEXT NOT NULL,                -- the process: host/pid/pipeline
+    version    TEXT NOT NULL,
+    started_at TEXT NOT NULL,
+    seen_at    TEXT NOT NULL,                -- at most a minute ago while it runs
+    stopped    INTEGER NOT NULL DEFAULT 0,   -- 1: it ended in order
+    not_ready  TEXT NOT NULL DEFAULT '',     -- why it makes no progress
+    delivered  INTEGER NOT NULL,             -- events since it started
+    dead       INTEGER NOT NULL,
+    last_minute INTEGER NOT NULL,            -- events delivered in the minute before seen_at
+    delivered_at TEXT,                       -- the last delivery
+    PRIMARY KEY (buffer, sink, owner)
+) WITHOUT ROWID;
+
 -- Rates that processes share: when the next request may begin.
 CREATE TABLE IF NOT EXISTS outbox_rates (
     name    TEXT PRIMARY KEY,

@@ -41,7 +41,7 @@ func (c Config) objects() catalog.Objects {
 // LedgerObjects are the relay's own tables, sequence and functions in a schema.
 func LedgerObjects(schema string) catalog.Objects {
 	var o catalog.Objects
-	for _, name := range []string{"outbox_batches", "outbox_dead_letters", "outbox_buffers", "outbox_rates", "outbox_sinks", "outbox_numbers"} {
+	for _, name := range []string{"outbox_batches", "outbox_dead_letters", "outbox_buffers", "outbox_rates", "outbox_sinks", "outbox_relays", "outbox_numbers"} {
 		o.Relations = append(o.Relations, pg.Ident(schema, name))
 	}
 	o.Guarded = append(o.Guarded, o.Relations...)

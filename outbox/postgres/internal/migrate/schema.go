@@ -134,7 +134,7 @@ func (c Config) ledger(name string) string {
 
 // tables are the quoted names of the tables that Migrate makes.
 func (c Config) tables() []string {
-	all := []string{c.ledger("outbox_batches"), c.ledger("outbox_dead_letters"), c.ledger("outbox_buffers"), c.ledger("outbox_numbers"), c.ledger("outbox_rates"), c.ledger("outbox_sinks")}
+	all := []string{c.ledger("outbox_batches"), c.ledger("outbox_dead_letters"), c.ledger("outbox_buffers"), c.ledger("outbox_numbers"), c.ledger("outbox_rates"), c.ledger("outbox_sinks"), c.ledger("outbox_relays")}
 	if c.Custom {
 		return all
 	}

@@ -25,6 +25,9 @@ func NewSink(r *Routes, name string) *Sink {
 	return &Sink{Ledger: ledger.New(r.base, "", name, due.After), routes: r, base: r.base, name: name, due: due}
 }
 
+// Name is the sink's name in the configuration.
+func (s *Sink) Name() string { return s.name }
+
 // Serves reports whether the process serves the sink: see [Routes.Serves].
 func (s *Sink) Serves(ctx context.Context, t *ledger.Tables) (bool, error) {
 	return s.routes.Serves(ctx, t, s.name)

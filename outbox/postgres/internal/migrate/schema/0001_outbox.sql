@@ -130,6 +130,23 @@ CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_sinks (
 -- Numbers for events with uuid keys: a batch takes a block of a million. Also the numbers of claims (seq).
 CREATE SEQUENCE IF NOT EXISTS {{.Ledger}}outbox_numbers INCREMENT BY 1000000;
 
+-- The relays that run, and those of the last day: one row a process and sink, for people to read.
+CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_relays (
+    buffer     text,
+    sink       text,                          -- one of outbox_sinks; '': the only one
+    owner      text,                          -- the process: host/pid/pipeline
+    version    text NOT NULL,
+    started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
+    seen_at    timestamptz NOT NULL,          -- at most a minute ago while it runs
+    stopped    boolean NOT NULL DEFAULT false, -- it ended in order
+    not_ready  text NOT NULL DEFAULT '',      -- why it makes no progress
+    delivered  bigint NOT NULL,               -- events since it started
+    dead       bigint NOT NULL,
+    last_minute bigint NOT NULL,              -- events delivered in the minute before seen_at
+    delivered_at timestamptz,                 -- the last delivery
+    PRIMARY KEY (buffer, sink, owner)
+);
+
 -- Rate limits that processes share: when the next request may begin.
 CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_rates (
     name       text PRIMARY KEY,

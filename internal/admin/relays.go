@@ -1,0 +1,141 @@
+package admin
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+// RelayReport is a process that works, or worked, on a pipeline.
+type RelayReport struct {
+	// Owner names the process as in the ledger: host/pid/pipeline.
+	Owner string `json:"owner"`
+	// Sink is one of several sinks; absent for a single one, and for what claims for several.
+	Sink    string `json:"sink,omitempty"`
+	Version string `json:"version"`
+	// Running is false for one that stopped, or was not seen for three minutes.
+	Running bool `json:"running"`
+	// SeenSeconds is how long ago it reported, UptimeSeconds how long before that it started.
+	SeenSeconds   float64 `json:"seen_seconds"`
+	UptimeSeconds float64 `json:"uptime_seconds"`
+	// Delivered and Dead count events since it started.
+	Delivered int64 `json:"delivered"`
+	Dead      int64 `json:"dead"`
+	// NotReady is why it makes no progress.
+	NotReady string `json:"not_ready,omitempty"`
+}
+
+// Deliveries is how fast events are delivered.
+type Deliveries struct {
+	// LastMinute counts the events that the running relays delivered in the minute before their last report, a few seconds ago.
+	LastMinute int64 `json:"last_minute"`
+	// SecondsAgo is how long ago the last event was delivered; absent if no relay of the last day has delivered one.
+	SecondsAgo *float64 `json:"seconds_ago,omitempty"`
+}
+
+// Ago formats when the last event was delivered; "-" if that is not known.
+func (d Deliveries) Ago() string {
+	if d.SecondsAgo == nil {
+		return "-"
+	}
+	return Age(time.Duration(*d.SecondsAgo * float64(time.Second)))
+}
+
+// deliveries adds up those to one sink, or to all of them.
+func deliveries(relays []buffer.Relay, of func(sink string) bool) (d Deliveries) {
+	for i := range relays {
+		r := &relays[i]
+		if !of(r.Sink) {
+			continue
+		}
+		if r.Runs() {
+			d.LastMinute += r.LastMinute
+		}
+		if ago := r.LastDelivery.Round(time.Millisecond).Seconds(); r.LastDelivery >= 0 && (d.SecondsAgo == nil || ago < *d.SecondsAgo) {
+			d.SecondsAgo = &ago
+		}
+	}
+	return d
+}
+
+func relayReports(all []buffer.Relay, redact func(string) string) (reports []RelayReport) {
+	for i := range all {
+		r := &all[i]
+		one := RelayReport{
+			Owner: r.Owner, Sink: r.Sink, Version: r.Version, Running: r.Runs(), Delivered: r.Delivered, Dead: r.Dead,
+			SeenSeconds: r.Seen.Round(time.Millisecond).Seconds(), UptimeSeconds: r.Uptime.Round(time.Millisecond).Seconds(),
+		}
+		if one.Running {
+			one.NotReady = redact(r.NotReady)
+		}
+		reports = append(reports, one)
+	}
+	return reports
+}
+
+// relayProblems says that no relay runs, or why those that run make no progress: each reason once, and none that batches wait for.
+func relayProblems(s *buffer.Status, sinks []string, redact func(string) string) (problems []string) {
+	var (
+		relays  = s.Relays
+		running = 0
+		reasons []string
+	)
+	for i := range relays {
+		r := &relays[i]
+		if !r.Runs() || r.Sink != "" && !slices.Contains(sinks, r.Sink) {
+			continue
+		}
+		running++
+		if r.NotReady == "" || waitsFor(s, r.Sink, r.NotReady) {
+			continue
+		}
+		name := "relay " + process(r.Owner)
+		if r.Sink != "" {
+			name += ", sink " + r.Sink
+		}
+		if reason := redact(r.NotReady); !slices.Contains(reasons, r.Sink+reason) {
+			reasons = append(reasons, r.Sink+reason)
+			problems = append(problems, name+" is not ready: "+reason)
+		}
+	}
+	if running > 0 {
+		return problems
+	}
+	text := "no relay runs"
+	if len(relays) > 0 { // the one that was seen last comes first
+		last := &relays[0]
+		for i := range relays {
+			if relays[i].Seen < last.Seen {
+				last = &relays[i]
+			}
+		}
+		how := "was last seen"
+		if last.Stopped {
+			how = "stopped"
+		}
+		text += fmt.Sprintf("; %s %s %s ago", process(last.Owner), how, Age(last.Seen))
+	}
+	return []string{text + ". > relay run -c relay.yaml"}
+}
+
+// waitsFor reports whether batches of a sink wait for what a reason quotes.
+func waitsFor(s *buffer.Status, sink, reason string) bool {
+	waits := s.Waits
+	for i := range s.Sinks {
+		if s.Sinks[i].Name == sink {
+			waits = s.Sinks[i].Waits
+		}
+	}
+	return slices.ContainsFunc(waits, func(w buffer.Wait) bool { return w.Error != "" && strings.Contains(reason, w.Error) })
+}
+
+// process is an owner without its pipeline: host/pid.
+func process(owner string) string {
+	if parts := strings.SplitN(owner, "/", 3); len(parts) == 3 {
+		return parts[0] + "/" + parts[1]
+	}
+	return owner
+}

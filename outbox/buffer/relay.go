@@ -1,0 +1,50 @@
+package buffer
+
+import (
+	"context"
+	"time"
+)
+
+// RelayReporter writes down which relays work on a buffer and what they deliver, so that an operator sees it from any machine that
+// reaches the database. A buffer and the queue of each of several sinks are one; a queue of dead letters is not.
+type RelayReporter interface {
+	// ReportRelay replaces what this process, the Owner that the buffer was opened with, reported last. The commit does not
+	// wait for the disk.
+	ReportRelay(ctx context.Context, r RelayReport) error
+}
+
+// RelayReport is what a relay says of itself.
+type RelayReport struct {
+	// First is set in the first report of a process. It removes the rows of those that have been silent for a day.
+	First bool
+	// Stopped is set in the last report of a process that ends in order.
+	Stopped bool
+	// Version is the relay's.
+	Version string
+	// NotReady is why it makes no progress, as its readiness says; "" if it does.
+	NotReady string
+	// Delivered and Dead count the events since the process started, LastMinute those that were delivered in the last minute.
+	Delivered, Dead, LastMinute int64
+	// LastDelivery is how long ago the last one was delivered; negative: none was.
+	LastDelivery time.Duration
+}
+
+// ReportEvery is how often a relay reports at the least.
+const ReportEvery = time.Minute
+
+// Relay is a process that works, or worked, on a buffer.
+type Relay struct {
+	RelayReport
+	// Owner names the process as in the ledger: host/pid/pipeline.
+	Owner string
+	// Sink is one of several sinks; "" for a single one.
+	Sink string
+	// Seen is how long ago it reported, and Uptime how long before that it started, by the database's clock.
+	Seen, Uptime time.Duration
+}
+
+// Runs reports whether the process has not stopped, as far as is known: one that was killed counts for three minutes.
+func (r *Relay) Runs() bool { return !r.Stopped && r.Seen < 3*ReportEvery }
+
+// MaxRelays is how many rows of relays [Status] has, those that run first.
+const MaxRelays = 1000

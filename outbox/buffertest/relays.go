@@ -1,0 +1,107 @@
+package buffertest
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+var relayCases = []testCase{
+	{name: "relays/a report replaces the last one of the process", run: relaysReplace},
+	{name: "relays/a process that stops does not run", run: relaysStop},
+	{name: "relays/a silent process does not run, and is forgotten after a day", run: relaysSilent},
+}
+
+func report(t *testing.T, b buffer.Buffer, r buffer.RelayReport) {
+	t.Helper()
+	to, is := b.(buffer.RelayReporter)
+	if !is {
+		t.Fatalf("%T is no buffer.RelayReporter", b)
+	}
+	ok(t, "ReportRelay", to.ReportRelay(t.Context(), r))
+}
+
+// relays returns the relays in the status, without the times.
+func relays(t *testing.T, b buffer.Buffer) []buffer.Relay {
+	t.Helper()
+	status, err := b.Status(t.Context())
+	ok(t, "Status", err)
+	for i := range status.Relays {
+		r := &status.Relays[i]
+		if r.Seen < 0 || r.Seen > time.Minute || r.Uptime < 0 {
+			t.Errorf("%+v was seen %v ago and ran for %v", r, r.Seen, r.Uptime)
+		}
+		r.Owner, r.Seen, r.Uptime = "", 0, 0
+	}
+	return status.Relays
+}
+
+func relaysReplace(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	if got := relays(t, f.Buffer); got != nil {
+		t.Errorf("relays before a report: %v", got)
+	}
+	report(t, f.Buffer, buffer.RelayReport{First: true, Version: "v1", LastDelivery: -1})
+	if got := relays(t, f.Buffer); len(got) != 1 || got[0].Version != "v1" || got[0].LastDelivery >= 0 {
+		t.Errorf("relays after the first report: %v; want one of v1 without a delivery", got)
+	}
+	report(t, f.Buffer, buffer.RelayReport{Version: "v2", NotReady: "sink: away", Delivered: 1 << 40, Dead: 3, LastMinute: 5, LastDelivery: time.Hour})
+	got := relays(t, f.Buffer)
+	if len(got) != 1 {
+		t.Fatalf("relays after the second report: %v", got)
+	}
+	if ago := got[0].LastDelivery; ago < time.Hour-clockStep || ago > time.Hour+time.Minute {
+		t.Errorf("the last delivery was %v ago, want 1h", ago)
+	}
+	got[0].LastDelivery = 0
+	if diff := cmp.Diff(buffer.Relay{RelayReport: buffer.RelayReport{Version: "v2", NotReady: "sink: away", Delivered: 1 << 40, Dead: 3, LastMinute: 5}}, got[0]); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func relaysStop(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	report(t, f.Buffer, buffer.RelayReport{First: true, LastDelivery: -1})
+	if got := relays(t, f.Buffer); len(got) != 1 || !got[0].Runs() {
+		t.Errorf("relays while it runs: %v", got)
+	}
+	report(t, f.Buffer, buffer.RelayReport{Stopped: true, LastDelivery: 0})
+	if got := relays(t, f.Buffer); len(got) != 1 || got[0].Runs() || got[0].LastDelivery < 0 {
+		t.Errorf("relays after it stopped: %v", got)
+	}
+	report(t, f.Buffer, buffer.RelayReport{First: true, LastDelivery: -1})
+	if got := relays(t, f.Buffer); len(got) != 1 || !got[0].Runs() {
+		t.Errorf("relays after it started again: %v", got)
+	}
+}
+
+func relaysSilent(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	for i, silent := range []time.Duration{time.Minute, 4 * time.Minute, 25 * time.Hour} {
+		report(t, f.Second(t), buffer.RelayReport{LastDelivery: -1})
+		f.Exec(t, fmt.Sprintf("UPDATE outbox_relays SET owner = 'silent/%d', seen_at = '%s' WHERE owner NOT LIKE 'silent/%%'", i,
+			time.Now().UTC().Add(-silent).Format("2006-01-02T15:04:05.000Z")))
+	}
+	status, err := f.Buffer.Status(t.Context())
+	ok(t, "Status", err)
+	var running []string
+	for _, r := range status.Relays {
+		if r.Runs() {
+			running = append(running, r.Owner)
+		}
+	}
+	if want := []string{"silent/0"}; !slices.Equal(running, want) {
+		t.Errorf("running relays are %q, want %q", running, want)
+	}
+	report(t, f.Buffer, buffer.RelayReport{First: true, LastDelivery: -1})
+	status, err = f.Buffer.Status(t.Context())
+	ok(t, "Status", err)
+	if len(status.Relays) != 3 {
+		t.Errorf("relays are %v; want 3, without the one of yesterday", status.Relays)
+	}
+}

@@ -1,0 +1,69 @@
+package backlog
+
+import (
+	"context"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+const (
+	reportSQL = `
+INSERT INTO outbox_relays AS r (buffer, sink, owner, version, seen_at, stopped, delivered, dead, last_minute, delivered_at, not_ready)
+VALUES ($1, $2, $3, $4, clock_timestamp(), $5::boolean, $6::bigint, $7::bigint, $8::bigint, clock_timestamp() - $9::interval, $11)
+ON CONFLICT (buffer, sink, owner) DO UPDATE
+SET version = EXCLUDED.version, seen_at = EXCLUDED.seen_at, stopped = EXCLUDED.stopped, delivered = EXCLUDED.delivered, dead = EXCLUDED.dead,
+    last_minute = EXCLUDED.last_minute, delivered_at = EXCLUDED.delivered_at, not_ready = EXCLUDED.not_ready,
+    started_at = CASE WHEN $10::boolean THEN EXCLUDED.seen_at ELSE r.started_at END`
+
+	forgetSQL = `
+DELETE FROM outbox_relays WHERE buffer = $1 AND sink = $2 AND owner <> $3 AND seen_at < clock_timestamp() - interval '1 day'`
+
+	relaysSQL = `
+SELECT sink, owner, version, stopped, delivered, dead, last_minute,
+       (extract(epoch FROM clock_timestamp() - seen_at) * 1000000)::bigint, (extract(epoch FROM seen_at - started_at) * 1000000)::bigint,
+       coalesce((extract(epoch FROM clock_timestamp() - delivered_at) * 1000000)::bigint, -1), not_ready
+FROM outbox_relays WHERE buffer = $1
+ORDER BY stopped, seen_at DESC, sink, owner LIMIT $2::bigint`
+)
+
+// Report writes down what this process did for a sink, "" for a single one.
+func (b *Backlog) Report(ctx context.Context, sink string, r buffer.RelayReport) error {
+	const doing = "reporting that the relay runs"
+	t, err := b.base.Ready(ctx)
+	if err != nil {
+		return b.base.Explain(ctx, doing, err)
+	}
+	steps := []pg.Step{
+		b.base.DB.WriteTx(b.base.DB.StatementTimeout, "synchronous_commit", "off"),
+		{SQL: t.SQL(reportSQL), Args: []string{
+			t.Buffer, sink, b.base.Owner, r.Version, pg.Bool(r.Stopped), pg.Int(r.Delivered), pg.Int(r.Dead), pg.Int(r.LastMinute), ago(r.LastDelivery), pg.Bool(r.First), pg.Text(r.NotReady),
+		}},
+	}
+	if r.First {
+		steps = append(steps, pg.Step{SQL: t.SQL(forgetSQL), Args: []string{t.Buffer, sink, b.base.Owner}})
+	}
+	return b.base.Explain(ctx, doing, b.base.DB.Transact(ctx, steps...))
+}
+
+// ago is a time in the past, as an interval; NULL if it is negative.
+func ago(d time.Duration) string {
+	if d < 0 {
+		return pg.Null
+	}
+	return pg.Interval(d)
+}
+
+// relaysStep adds the relays of the buffer.
+func relaysStep(t *ledger.Tables, relays *[]buffer.Relay) pg.Step {
+	micros := func(v []byte) time.Duration { return time.Duration(pg.ReadInt8(v)) * time.Microsecond }
+	return pg.Step{SQL: t.SQL(relaysSQL), Args: []string{t.Buffer, pg.Int(buffer.MaxRelays)}, Row: func(v [][]byte) error {
+		r := buffer.Relay{Sink: string(v[0]), Owner: string(v[1]), Seen: max(0, micros(v[7])), Uptime: max(0, micros(v[8]))}
+		r.Version, r.Stopped, r.NotReady = string(v[2]), pg.ReadBool(v[3]), string(v[10])
+		r.Delivered, r.Dead, r.LastMinute, r.LastDelivery = pg.ReadInt8(v[4]), pg.ReadInt8(v[5]), pg.ReadInt8(v[6]), micros(v[9])
+		*relays = append(*relays, r)
+		return nil
+	}}
+}

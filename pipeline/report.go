@@ -1,0 +1,179 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+const (
+	reportTick     = time.Second
+	ticksPerMinute = int(time.Minute / reportTick)
+	// reportChanged is how often a report is written at the most. One that did not change is written every buffer.ReportEvery.
+	reportChanged = 5 * time.Second
+)
+
+// reportTimeout bounds a report, lastReportTimeout the last one, which delays the end of the process.
+const (
+	reportTimeout     = 5 * time.Second
+	lastReportTimeout = time.Second
+)
+
+// progress counts what a pipeline delivered and buried. It is safe for concurrent use.
+type progress struct {
+	mu              sync.Mutex
+	delivered, dead int64
+	last            time.Time // of the last delivery
+}
+
+// settled adds a settled batch.
+func (p *progress) settled(l *buffer.Lease, outcomes []buffer.Outcome) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for i := range outcomes {
+		events := int64(len(outcomes[i].IDs))
+		if outcomes[i].IDs == nil {
+			events = int64(l.Len())
+		}
+		switch outcomes[i].Verdict {
+		case buffer.Delivered:
+			p.delivered += events
+			p.last = time.Now()
+		case buffer.Dead:
+			p.dead += events
+		case buffer.Retry:
+		}
+	}
+}
+
+func (p *progress) read() (delivered, dead int64, last time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.delivered, p.dead, p.last
+}
+
+// reporter tells operators what a process does: it logs a line a minute, and writes the same into the database, if the queue is a
+// buffer.RelayReporter.
+type reporter struct {
+	to       buffer.RelayReporter // nil: nothing is written
+	progress *progress            // nil: nothing is logged
+	version  string
+	// ready returns why no progress is made, and waiting how many batches wait.
+	ready   func() error
+	waiting func() int
+	redact  func(string) string
+	log     *slog.Logger
+
+	first    bool
+	ticks    int
+	counts   [ticksPerMinute]int64 // delivered, at the last ticks
+	deadThen int64                 // dead, a minute ago
+	written  buffer.RelayReport
+	at       time.Time // of the last report that was written
+	failing  bool
+}
+
+// start reports until ctx is done. The function that it returns waits for that and writes that the process stops.
+func (r *reporter) start(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	r.first = true
+	go func() {
+		defer close(done)
+		r.run(ctx)
+	}()
+	return func() {
+		cancel()
+		<-done
+		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastReportTimeout)
+		defer cancel()
+		report := r.report()
+		report.Stopped = true
+		r.write(last, report)
+	}
+}
+
+func (r *reporter) run(ctx context.Context) {
+	tick := time.NewTicker(reportTick)
+	defer tick.Stop()
+	for {
+		report := r.report()
+		if r.ticks%ticksPerMinute == 0 && r.ticks > 0 {
+			r.logMinute(ctx, report)
+		}
+		r.counts[r.ticks%ticksPerMinute] = report.Delivered
+		r.ticks++
+		if due := r.dueAfter(report); time.Since(r.at) >= due-reportTick/2 {
+			r.write(ctx, report)
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// report is the state now.
+func (r *reporter) report() buffer.RelayReport {
+	report := buffer.RelayReport{First: r.first, Version: r.version, LastDelivery: -1}
+	if err := r.ready(); err != nil && !errors.Is(err, errStarting) {
+		report.NotReady = r.redact(err.Error())
+	}
+	if r.progress == nil {
+		return report
+	}
+	var last time.Time
+	report.Delivered, report.Dead, last = r.progress.read()
+	// Less the count of a minute ago, or of the start.
+	report.LastMinute = report.Delivered - r.counts[r.ticks%ticksPerMinute]
+	if !last.IsZero() {
+		report.LastDelivery = time.Since(last)
+	}
+	return report
+}
+
+// dueAfter is how long after the last one a report is written. The age of the last delivery, which grows, is no change.
+func (r *reporter) dueAfter(report buffer.RelayReport) time.Duration {
+	last := r.written
+	last.LastDelivery = report.LastDelivery
+	if report == last {
+		return buffer.ReportEvery
+	}
+	return reportChanged
+}
+
+func (r *reporter) write(ctx context.Context, report buffer.RelayReport) {
+	if r.to == nil {
+		return
+	}
+	writing, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	err := r.to.ReportRelay(writing, report)
+	switch {
+	case err == nil:
+		r.first, r.failing = false, false
+		report.First = false
+		r.written, r.at = report, time.Now()
+	case ctx.Err() == nil && !r.failing: // other log lines say that the database is away, and when it is back
+		r.failing = true
+		r.log.WarnContext(ctx, "writing to outbox_relays failed; relay status does not show this relay", "error", err)
+	}
+}
+
+// logMinute logs what became of events in the last minute, unless nothing did.
+func (r *reporter) logMinute(ctx context.Context, report buffer.RelayReport) {
+	if r.progress == nil {
+		return
+	}
+	dead, waiting := report.Dead-r.deadThen, r.waiting()
+	r.deadThen = report.Dead
+	if report.LastMinute == 0 && dead == 0 && waiting == 0 {
+		return
+	}
+	r.log.InfoContext(ctx, "delivered in the last minute", "events", report.LastMinute, "per_second", report.LastMinute/60, "dead", dead, "batches_waiting", waiting)
+}
