@@ -17,6 +17,13 @@ var fillMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestFillSink$",
 	},
 	{
+		name: "a fill sends an event whose dead letter is open",
+		file: "outbox/postgres/internal/router/fill.go",
+		old:  " AND d.closed_at IS NULL AND d.sink IN ('*', 'default'))",
+		new:  " AND d.closed_at IS NULL AND d.sink = 'nobody')",
+		pkg:  "./outbox/postgres", test: "TestFillSink_DeadLetters",
+	},
+	{
 		name: "a fill does not wait for settles of the claim",
 		file: "outbox/postgres/internal/router/fill.go",
 		old:  "		ledger.LockClaim(claim),\n",

@@ -344,6 +344,44 @@ func TestFillSink_Single(t *testing.T) {
 }
 
 // TestFillSink_Refused: sinks that are unknown or dropped, and custom tables.
+// TestFillSink_DeadLetters: an event that no sink took is a dead letter, and in the archive. A fill leaves it to the replay, so the new sink gets it once; after a
+// discard a fill sends it.
+func TestFillSink_DeadLetters(t *testing.T) {
+	forEachFillMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		p := newFillDB(t, mode)
+		crm := buffer.Route{Sink: "crm", Match: []string{"a.*"}, BatchSize: 10}
+		b := openFill(t, p, mode, crm)
+		insertTopics(t, p, "x.1", "a.1", "x.2")
+		routeAll(t, b, "[crm]")
+		drainSink(t, b, "crm")
+		if _, err := b.RouteDue(t.Context(), lease); err != nil { // deletes what no sink took
+			t.Fatal(err)
+		}
+		if n := countRows(t, p, "outbox_archive"); n != 3 {
+			t.Fatalf("%d events are in the archive, want 3", n)
+		}
+		b = openFill(t, p, mode, crm, buffer.Route{Sink: "new", Match: []string{"#"}, BatchSize: 10})
+		fillSink(t, b, "new", time.Time{}, buffer.Filled{Archived: 1})
+		expectDrained(t, b, "new", "a.1")
+		if n, err := b.Replay(t.Context(), buffer.DeadFilter{Topic: "x.1"}, 10); n != 1 || err != nil {
+			t.Fatalf("replayed %d, %v", n, err)
+		}
+		fillSink(t, b, "new", time.Time{}, buffer.Filled{})
+		routed, err := b.RouteDue(t.Context(), lease)
+		check(t, err)
+		if routed != nil {
+			t.Logf("routed %+v", routed)
+		}
+		expectDrained(t, b, "new", "x.1")
+		if n, err := b.Discard(t.Context(), buffer.DeadFilter{}, 10); n != 1 || err != nil {
+			t.Fatalf("discarded %d, %v", n, err)
+		}
+		fillSink(t, b, "new", time.Time{}, buffer.Filled{Archived: 1})
+		expectDrained(t, b, "new", "x.2")
+		expectEmpty(t, p)
+	})
+}
+
 func TestFillSink_Refused(t *testing.T) {
 	t.Parallel()
 	p := newFillDB(t, buffer.ClaimRange)

@@ -24,7 +24,7 @@ const (
 	// What the sink lacks. A replayed batch has no routes_no: it belongs to the sink that it was replayed to.
 	fillSinkSQL = `
 sink AS MATERIALIZED (
-  SELECT s.sink, s.batch_size, s.routed, s.registered_at, b.routes_no
+  SELECT s.sink, s.batch_size, s.routed, s.registered_at, b.routes_no, b.pipeline
   FROM outbox_sinks s JOIN outbox_buffers b ON b.buffer = s.buffer
   WHERE s.buffer = $1 AND s.sink = $2 AND s.dropped_at IS NULL
 )`
@@ -82,7 +82,8 @@ WITH` + fillHeldSQL + `, given AS (
 )
 SELECT coalesce(sum(events), 0)::bigint FROM given`
 
-	// A page of the archive, by its primary key. What a pipeline with a single sink has archived has no routes_no.
+	// A page of the archive, by its primary key. What a pipeline with a single sink has archived has no routes_no. An event with an open dead
+	// letter that no sink took is archived, too, and a replay of it is matched against all sinks.
 	fillPageSQL = fillSinkSQL + `, page AS MATERIALIZED (
   SELECT id, group_id, topic, created_at, archived_at, routes_no FROM outbox_archive
   WHERE (id, group_id) > ($3::bigint, $4::uuid) ORDER BY id, group_id LIMIT 1000
@@ -92,6 +93,7 @@ SELECT coalesce(sum(events), 0)::bigint FROM given`
     AND coalesce(NOT p.routes_no <@ sink.routed, p.archived_at < sink.registered_at)
     AND NOT EXISTS (SELECT FROM outbox_archive o WHERE o.id = p.id AND o.created_at = p.created_at AND o.routes_no <@ sink.routed)
     AND NOT EXISTS (SELECT FROM outbox_events e WHERE e.id = p.id)
+    AND NOT EXISTS (SELECT FROM outbox_dead_letters d WHERE d.pipeline = sink.pipeline AND d.event_id = p.id AND d.closed_at IS NULL AND d.sink IN ('*', 'default'))
   ORDER BY p.id, p.group_id
 )`
 
