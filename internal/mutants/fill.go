@@ -17,6 +17,13 @@ var fillMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestFillSink$",
 	},
 	{
+		name: "a batch of an earlier claim always comes first",
+		file: "outbox/postgres/internal/ledger/lanes.go",
+		old:  "  ORDER BY due_at, n LIMIT 50",
+		new:  "  ORDER BY n LIMIT 50",
+		pkg:  "./outbox/postgres", test: "TestSinks_OrderDue",
+	},
+	{
 		name: "a fill sends an event whose dead letter is open",
 		file: "outbox/postgres/internal/router/fill.go",
 		old:  " AND d.closed_at IS NULL AND d.sink IN ('*', 'default'))",

@@ -264,5 +264,12 @@ func TestSeveralToSingle(t *testing.T) {
 		check(t, err)
 		deliverAll(t, single, batch)
 		expectEmpty(t, p)
+
+		insertTopics(t, p, "a.5") // and back to several
+		check(t, b.RestoreSink(t.Context(), "crm"))
+		check(t, b.ServeSinks(t.Context()))
+		routeAll(t, b, "[crm]")
+		deliverAll(t, b.Sink("crm"), takeOverOf(t, b.Sink("crm"), "a.5"))
+		expectEmpty(t, p)
 	})
 }

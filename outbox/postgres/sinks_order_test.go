@@ -186,8 +186,8 @@ func TestSinks_OrderHalves(t *testing.T) {
 	insertKeys(t, p, "c", "d")
 	routeOrdered(t, b, 10)
 	check(t, b.Sink("all").Settle(t.Context(), l, []buffer.Outcome{half(l.IDs()[:2]), half(l.IDs()[2:])}))
+	expectKeys(t, b, "all", "d") // it was due before the halves
 	first := expectKeys(t, b, "all", "a", "b")
-	expectKeys(t, b, "all", "d")
 	expectKeys(t, b, "all")
 	check(t, b.Sink("all").Settle(t.Context(), first, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 	second := expectKeys(t, b, "all", "a", "c")
@@ -217,6 +217,21 @@ func TestSinks_OrderReplay(t *testing.T) {
 	insertKeys(t, p, "d")
 	routeOrdered(t, b, 10)
 	expectKeys(t, b, "all", "d")
+}
+
+// TestSinks_OrderDue: of the batches that wait for no other, the one that has been due longest is taken over first, not the one of the first claim. A sink
+// that seems to refuse everything tries one at a time, and would only try the bad one.
+func TestSinks_OrderDue(t *testing.T) {
+	t.Parallel()
+	p, b := newOrderedSinks(t)
+	insertKeys(t, p, "bad", "good")
+	routeOrdered(t, b, 1)
+	bad := expectKeys(t, b, "all", "bad")
+	check(t, b.Sink("all").Settle(t.Context(), bad, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: bad.GroupID, Attempts: 1, Error: "400"}}))
+	_, err := p.pool.Exec(t.Context(), "UPDATE outbox_batches SET due_at = clock_timestamp() - interval '1 minute' WHERE group_id <> $1", bad.GroupID)
+	check(t, err)
+	expectKeys(t, b, "all", "good")
+	expectKeys(t, b, "all", "bad")
 }
 
 // TestSinks_OrderStuckKey: the batches that a stuck key leaves, one of each claim, hide no other key, and do not count as retries.

@@ -263,5 +263,12 @@ func TestSeveralToSingle(t *testing.T) {
 		testkit.NoError(t, err)
 		deliverAll(t, single, batch)
 		expectEmpty(t, p)
+
+		insertTopics(t, p, "a.5") // and back to several
+		testkit.NoError(t, b.RestoreSink(t.Context(), "crm"))
+		testkit.NoError(t, b.ServeSinks(t.Context()))
+		routeAll(t, b, "[crm]")
+		deliverAll(t, b.Sink("crm"), takeOverOf(t, b.Sink("crm"), "a.5"))
+		expectEmpty(t, p)
 	})
 }

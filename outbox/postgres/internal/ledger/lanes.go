@@ -61,12 +61,13 @@ var (
 var lanesSettings = []string{"synchronous_commit", "on", "enable_seqscan", "off", "enable_bitmapscan", "off", "enable_sort", "off"}
 
 const (
-	// lease_no is compared once more when the row is locked: somebody else may have leased the batch since.
+	// lease_no is compared once more when the row is locked: somebody else may have leased the batch since. What has been due longest comes first, as
+	// without order: a bad batch, which is due again and again, does not keep the others from being tried.
 	lockReadySQL = ReadySQL + `, candidate AS MATERIALIZED (
   SELECT group_id, lease_no FROM ordered
   WHERE n IN (SELECT n FROM ready) AND due_at > $2::timestamptz AND due_at <= (SELECT clock_timestamp())
     AND ` + SuspectSQL + ` = $5::boolean AND $3::interval IS NOT NULL AND $4::text IS NOT NULL
-  ORDER BY n LIMIT 50
+  ORDER BY due_at, n LIMIT 50
 ), due AS MATERIALIZED (
   SELECT b.group_id FROM candidate c, LATERAL (
     SELECT group_id FROM outbox_batches WHERE group_id = c.group_id AND lease_no = c.lease_no AND due_at <= (SELECT clock_timestamp())
