@@ -57,8 +57,13 @@ pipelines:
 		}
 		return nil
 	})
-	status := do(t, nil, "status", "-c", path, "--json")
-	status.want(t, 0, `"unnotified": 1`, "")
+	var status result
+	testserver.Eventually(t, func() error { // while the hook is asked, its batch does not wait
+		if status = do(t, nil, "status", "-c", path, "--json"); !strings.Contains(status.stdout, `"unnotified": 1`) {
+			return fmt.Errorf("the status is %s", status.stdout)
+		}
+		return nil
+	})
 	if strings.Contains(status.stdout, "s3cret") {
 		t.Errorf("the status shows a secret:\n%s", status.stdout)
 	}
