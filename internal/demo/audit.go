@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"sync"
 	"time"
 )
@@ -15,17 +17,19 @@ type audit struct {
 	err     error
 	pending map[int64]time.Time // committed orders whose event did not arrive yet
 	seen    set                 // orders whose event arrived
+	dead    set                 // orders whose event is a dead letter
 	counts  counts
 	latency quantiles
 	first   time.Time // first commit
 	latest  time.Time // latest arrival
 	arrival chan struct{}
+	failed  chan struct{} // closed by fail
 }
 
-type counts struct{ committed, rolledBack, arrived, duplicates, inFlight int }
+type counts struct{ committed, rolledBack, arrived, dead, duplicates, inFlight int }
 
 func newAudit() *audit {
-	return &audit{pending: map[int64]time.Time{}, arrival: make(chan struct{}, 1)}
+	return &audit{pending: map[int64]time.Time{}, arrival: make(chan struct{}, 1), failed: make(chan struct{})}
 }
 
 // committed records the commit of an order.
@@ -34,6 +38,9 @@ func (a *audit) committed(order int64, at time.Time) {
 	defer a.mu.Unlock()
 	if a.counts.committed++; a.first.IsZero() {
 		a.first = at
+	}
+	if a.dead.has(order) {
+		return
 	}
 	if a.seen.has(order) { // it arrived before this call
 		a.latency.add(0)
@@ -65,12 +72,34 @@ func (a *audit) arrived(order int64, at time.Time) {
 	a.signal()
 }
 
-// fail records an error of the consumer.
+// died records that an order's event is a dead letter.
+func (a *audit) died(order int64) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if !a.dead.add(order) {
+		return
+	}
+	a.counts.dead++
+	delete(a.pending, order)
+	a.signal()
+}
+
+// fail records an error of the consumer or the relay.
 func (a *audit) fail(err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.err = errors.Join(a.err, err)
-	a.signal()
+	if a.err != nil {
+		return
+	}
+	a.err = err
+	close(a.failed)
+}
+
+// failure is the error that fail recorded, or nil.
+func (a *audit) failure() error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.err
 }
 
 func (a *audit) signal() {
@@ -95,6 +124,19 @@ func (a *audit) allArrived() bool {
 	return n.inFlight == 0
 }
 
+// settled returns a condition: what is in flight now has arrived or died.
+func (a *audit) settled() func() bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	waiting := slices.Collect(maps.Keys(a.pending))
+	return func() bool {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		waiting = slices.DeleteFunc(waiting, func(order int64) bool { _, ok := a.pending[order]; return !ok })
+		return len(waiting) == 0
+	}
+}
+
 // waitUntil waits until an arrival makes the condition true, until nothing arrived for
 // Timeout, or until ctx ends.
 func (a *audit) waitUntil(ctx context.Context, condition func() bool) error {
@@ -106,14 +148,10 @@ func (a *audit) waitUntil(ctx context.Context, condition func() bool) error {
 			return nil
 		case <-timer.C:
 			return nil
+		case <-a.failed:
+			return a.failure()
 		case <-a.arrival:
 			timer.Reset(Timeout)
-		}
-		a.mu.Lock()
-		err := a.err
-		a.mu.Unlock()
-		if err != nil {
-			return err
 		}
 	}
 	return nil
@@ -123,15 +161,15 @@ func (a *audit) waitUntil(ctx context.Context, condition func() bool) error {
 func (a *audit) result() *Result {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	r := &Result{counts: a.counts, seen: a.seen, took: a.latest.Sub(a.first), p50: a.latency.at(.5), p99: a.latency.at(.99)}
-	r.committed = 0
+	r := &Result{counts: a.counts, seen: slices.Clone(a.seen), died: slices.Clone(a.dead), took: a.latest.Sub(a.first), p50: a.latency.at(.5), p99: a.latency.at(.99)}
+	r.committed, r.dead = 0, 0
 	return r
 }
 
 // Result is the result of a demo.
 type Result struct {
 	counts
-	seen           set
+	seen, died     set
 	delivered      int // committed orders whose event arrived
 	took, p50, p99 time.Duration
 }
@@ -139,12 +177,15 @@ type Result struct {
 // addOrder adds an order that is in the database.
 func (a *Result) addOrder(id int64) {
 	a.committed++
-	if a.seen.has(id) {
+	switch {
+	case a.seen.has(id):
 		a.delivered++
+	case a.died.has(id):
+		a.dead++
 	}
 }
 
-func (a *Result) missing() int { return a.committed - a.delivered }
+func (a *Result) missing() int { return a.committed - a.delivered - a.dead }
 
 // phantom counts events of orders that were rolled back.
 func (a *Result) phantom() int { return a.arrived - a.delivered }
@@ -154,13 +195,13 @@ func (a *Result) String() string {
 	if a.took > 0 {
 		rate = float64(a.delivered) / a.took.Seconds()
 	}
-	return fmt.Sprintf(`committed %d, rolled back %d, delivered %d
+	return fmt.Sprintf(`committed %d, rolled back %d, delivered %d, dead letters %d
 missing %d, duplicates %d, phantom %d (rolled back but delivered)
-events/s %.0f, latency p50 %v, p99 %v (commit to arrival)
-`, a.committed, a.rolledBack, a.delivered, a.missing(), a.duplicates, a.phantom(), rate, rounded(a.p50), rounded(a.p99))
+%.0f events/s, latency p50 %v, p99 %v (commit to arrival, faults included)
+`, a.committed, a.rolledBack, a.delivered, a.dead, a.missing(), a.duplicates, a.phantom(), rate, rounded(a.p50), rounded(a.p99))
 }
 
-// Check returns nil if the event of every order arrived exactly once.
+// Check returns nil if the event of every order arrived exactly once, or is a dead letter.
 func (a *Result) Check() error {
 	if a.missing() == 0 && a.duplicates == 0 && a.phantom() == 0 {
 		return nil

@@ -10,10 +10,11 @@ func TestResult(t *testing.T) {
 	t.Parallel()
 	a := newAudit()
 	now := time.Now()
-	for order := range int64(5) {
+	for order := range int64(6) {
 		a.committed(order, now)
 	}
 	a.rolledBack()
+	a.died(5)
 	for _, order := range []int64{0, 1, 2, 2, 70} { // 3 and 4 are missing, 2 came twice, 70 was rolled back
 		a.arrived(order, now.Add(time.Second))
 	}
@@ -21,10 +22,10 @@ func TestResult(t *testing.T) {
 		t.Error("two events are missing, and allArrived is true")
 	}
 	result := a.result()
-	for order := range int64(5) {
+	for order := range int64(6) {
 		result.addOrder(order)
 	}
-	if result.missing() != 2 || result.duplicates != 1 || result.phantom() != 1 || result.delivered != 3 || result.Check() == nil {
+	if result.missing() != 2 || result.duplicates != 1 || result.phantom() != 1 || result.delivered != 3 || result.dead != 1 || result.Check() == nil {
 		t.Errorf("the result is\n%v", result)
 	}
 	if !strings.Contains(result.String(), "missing 2, duplicates 1, phantom 1") {
