@@ -45,17 +45,17 @@ func testConfigErrors(t *testing.T, programs string) {
 	}
 }
 
-// testDemo stops `relay demo` after a while, as the README did. Each line of the README
+// testDemo stops `relay demo` after its count, as the README did. Each line of the README
 // must appear, with other numbers.
 func testDemo(t *testing.T, programs string) {
 	numbers := regexp.MustCompile(`[0-9]+([.][0-9]+)?(µs|ms|s)?`)
-	mask := func(text string) string { return numbers.ReplaceAllString(text, "N") }
+	mask := func(text string) string { return numbers.ReplaceAllString(maskIDs(text), "N") }
 	for _, b := range blocks(t, "README.md") {
 		if b.hint != "output: relay demo" {
 			continue
 		}
 		r := newTerminal(t, programs).start("relay", "demo")
-		r.waitFor(&r.stderr, mask, "delivered 1, in flight 1")
+		r.waitFor(&r.stderr, mask, "Orders go on until you press Ctrl-C.")
 		r.stop(syscall.SIGINT)
 		got := mask(r.stderr.String() + r.stdout.String())
 		for line := range strings.SplitSeq(mask(b.text), "\n") {

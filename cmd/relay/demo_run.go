@@ -12,9 +12,10 @@ import (
 	"github.com/outboxrelay/relay/internal/demo"
 )
 
-const demoIntro = `A demo shop writes orders to a SQLite database. Each transaction inserts an order
-and its event; one in ten is rolled back. Relay moves the committed events to a
-NATS JetStream stream. In about 30 seconds, three things go wrong. Ctrl-C ends it.
+const demoIntro = `A demo shop writes orders to a SQLite database. Each transaction inserts an
+order and its event; one in ten is rolled back. Relay moves the committed
+events to a NATS JetStream stream. In the next 30 seconds, three things fail.
+Press Ctrl-C to stop.
 
 `
 

@@ -197,7 +197,7 @@ func (a *Result) String() string {
 	}
 	return fmt.Sprintf(`committed %d, rolled back %d, delivered %d, dead letters %d
 missing %d, duplicates %d, phantom %d (rolled back but delivered)
-%.0f events/s, latency p50 %v, p99 %v (commit to arrival, faults included)
+%.0f events/s, commit to arrival: p50 %v, p99 %v
 `, a.committed, a.rolledBack, a.delivered, a.dead, a.missing(), a.duplicates, a.phantom(), rate, rounded(a.p50), rounded(a.p99))
 }
 

@@ -66,8 +66,8 @@ func (d *Demo) showEvent(ctx context.Context) error {
 		if err := d.screen.event(bold, fmt.Sprintf("The relay has started (process %d). The stream has this message:", pid)); err != nil {
 			return err
 		}
-		return d.screen.quote(fmt.Sprintf("subject  %s\nheaders  %s: %s\n         Relay-Key: %s\ndata     %s",
-			m.Subject(), nats.MsgIdHdr, m.Headers().Get(nats.MsgIdHdr), m.Headers().Get("Relay-Key"), m.Data()))
+		return d.screen.quote(fmt.Sprintf("subject      %s\nNats-Msg-Id  %s\nRelay-Key    %s\ndata         %s",
+			m.Subject(), m.Headers().Get(nats.MsgIdHdr), m.Headers().Get("Relay-Key"), m.Data()))
 	case <-d.audit.failed:
 		return d.audit.failure()
 	case <-ctx.Done():
@@ -128,7 +128,7 @@ func (d *Demo) killRelay(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := d.screen.event(yellow, fmt.Sprintf("A new relay starts (process %d). It takes over claims when leases end (%v).", pid, lease)); err != nil {
+	if err := d.screen.event(yellow, fmt.Sprintf("A new relay starts (process %d). It takes over claims after %v.", pid, lease)); err != nil {
 		return err
 	}
 	n, err := d.caughtUp(ctx)

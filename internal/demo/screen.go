@@ -118,7 +118,7 @@ func (s *screen) run(ctx context.Context) error {
 			n, _, _ := s.audit.snapshot()
 			rate := float64(n.arrived-last) / now.Sub(at).Seconds()
 			last, at = n.arrived, now
-			line := cut(fmt.Sprintf("%3.0fs  committed %d, delivered %d, in flight %d, dead letters %d, %.0f events/s",
+			line := cut(fmt.Sprintf("%3.0fs  committed %d, delivered %d, in flight %d, dead %d, %.0f/s",
 				now.Sub(s.start).Seconds(), n.committed, n.arrived, n.inFlight, n.dead, rate))
 			var err error
 			if s.terminal {
