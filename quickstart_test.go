@@ -115,6 +115,15 @@ var variableParts = regexp.MustCompile(`[0-9]{13}-[0-9]+|(:[0-9a-z]{10}:)?[0-9a-
 
 func maskIDs(text string) string { return variableParts.ReplaceAllString(text, "*") }
 
+// ages matches an age in a table, with the blanks that align it.
+var ages = regexp.MustCompile(`(?m) +(\d+ms|\d+(\.\d+)?s|\d+m \d+s)(  |$)`)
+
+// maskAges is maskIDs, and makes the ages of a table alike.
+func maskAges(text string) string {
+	text = ages.ReplaceAllString(maskIDs(text), " * ")
+	return regexp.MustCompile(` +(\n|$)?`).ReplaceAllString(text, " $1")
+}
+
 func (q *quickStart) apply(b block) {
 	q.t.Helper()
 	switch {
@@ -175,7 +184,7 @@ func (q *quickStart) expectOutput(b block) {
 	q.t.Helper()
 	if q.sink == "" {
 		testkit.Eventually(q.t, func() error {
-			if got := q.must(q.script); maskIDs(got) != maskIDs(b.text) {
+			if got := q.must(q.script); maskAges(got) != maskAges(b.text) {
 				return fmt.Errorf("%s: %s\nprints\n%s", b.where, q.script, got)
 			}
 			return nil
