@@ -1,11 +1,12 @@
 // Package outbox holds what an application imports: [Event], its [Headers], and the error of an
-// invalid event. It imports nothing else of the relay.
+// invalid event. It imports the standard library only.
 //
 // An application written in Go enqueues with the Insert of its database's package, inside its
 // own transaction:
 //
-//	outbox/postgres  Insert (pgx.Tx) and InsertSQL (*sql.Tx)
-//	outbox/sqlite    Insert (*sql.Tx)
+//	outbox/pgoutbox      Insert (pgx.Tx) and InsertSQL (*sql.Tx)
+//	outbox/sqliteoutbox  Insert (*sql.Tx)
 //
-// The relay itself works with batches; see outbox/buffer.
+// These packages depend on nothing but the database's driver. The relay itself works with batches; see
+// outbox/buffer.
 package outbox

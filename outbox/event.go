@@ -1,6 +1,7 @@
 package outbox
 
 import (
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -8,8 +9,6 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
-
-	"github.com/google/uuid"
 )
 
 // Limits that [Event.Validate] enforces. They are far beyond what a broker accepts.
@@ -30,9 +29,9 @@ const (
 type Event struct {
 	// ID is the primary key, the event's identity for ever.
 	ID int64
-	// UUID is the primary key of a custom table if that is a uuid, otherwise uuid.Nil. ID is
-	// then a number that stands for it inside the relay.
-	UUID uuid.UUID
+	// UUID is the primary key of a custom table if that is a uuid, otherwise zero. ID is then a number that stands for
+	// it inside the relay. Any 16-byte UUID type converts to it.
+	UUID [16]byte
 	// Topic is the kind of event; required.
 	Topic string
 	// Key decides order and partition; nil is NULL, which differs from "".
@@ -48,10 +47,17 @@ type Event struct {
 
 // AppendIdentity appends the event's name outside of the relay: its primary key, a decimal number or a uuid.
 func (e *Event) AppendIdentity(dst []byte) []byte {
-	if e.UUID == uuid.Nil {
+	if e.UUID == ([16]byte{}) {
 		return strconv.AppendInt(dst, e.ID, 10)
 	}
-	return append(dst, e.UUID.String()...)
+	u := e.UUID[:]
+	for i, part := range [][]byte{u[:4], u[4:6], u[6:8], u[8:10], u[10:]} {
+		if i > 0 {
+			dst = append(dst, '-')
+		}
+		dst = hex.AppendEncode(dst, part)
+	}
+	return dst
 }
 
 // Identity returns what AppendIdentity appends.

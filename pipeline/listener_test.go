@@ -14,6 +14,7 @@ import (
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/pgoutbox"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/sink"
@@ -101,7 +102,7 @@ func TestListener_CommitsNotifyTheRelay(t *testing.T) {
 
 			tx := d.begin(t)
 			for range 5 {
-				testkit.NoError(t, postgres.Insert(t.Context(), tx, outbox.Event{Topic: "go", Key: new("k"), Payload: []byte("{}")}))
+				testkit.NoError(t, pgoutbox.Insert(t.Context(), tx, outbox.Event{Topic: "go", Key: new("k"), Payload: []byte("{}")}))
 				insertBy(t, tx, "sql", 10)
 			}
 			d.exec(t, "INSERT INTO outbox_events (topic, key, payload) VALUES ('plain', 'k', '{}')")

@@ -15,6 +15,7 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/sqlite"
+	"github.com/outboxrelay/relay/outbox/sqliteoutbox"
 	"github.com/outboxrelay/relay/pipeline"
 )
 
@@ -51,7 +52,7 @@ func (f *file) transaction(t testing.TB, n int, commit bool) {
 	tx, err := f.app.BeginTx(t.Context(), nil)
 	testkit.NoError(t, err)
 	for range n {
-		testkit.NoError(t, sqlite.Insert(t.Context(), tx, outbox.Event{Topic: "orders", Payload: []byte(`{"n":1}`)}))
+		testkit.NoError(t, sqliteoutbox.Insert(t.Context(), tx, outbox.Event{Topic: "orders", Payload: []byte(`{"n":1}`)}))
 	}
 	if commit {
 		testkit.NoError(t, tx.Commit())

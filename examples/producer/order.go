@@ -8,7 +8,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outboxrelay/relay/outbox"
-	"github.com/outboxrelay/relay/outbox/postgres"
+	"github.com/outboxrelay/relay/outbox/pgoutbox"
 )
 
 func placeOrder(ctx context.Context, pool *pgxpool.Pool, customer string, cents int) (order int64, err error) {
@@ -17,7 +17,7 @@ func placeOrder(ctx context.Context, pool *pgxpool.Pool, customer string, cents 
 		if err != nil {
 			return err
 		}
-		return postgres.Insert(ctx, tx, outbox.Event{
+		return pgoutbox.Insert(ctx, tx, outbox.Event{
 			Topic:   "orders.created",
 			Key:     &customer,
 			Payload: fmt.Appendf(nil, `{"order": %d, "cents": %d}`, order, cents),

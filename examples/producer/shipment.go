@@ -8,11 +8,11 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outboxrelay/relay/outbox"
-	"github.com/outboxrelay/relay/outbox/postgres"
+	"github.com/outboxrelay/relay/outbox/pgoutbox"
 )
 
 // shipments is a second buffer, with another sink.
-var shipments = postgres.Table{Name: "outbox_shipments"}
+var shipments = pgoutbox.Table{Name: "outbox_shipments"}
 
 func ship(ctx context.Context, pool *pgxpool.Pool, order int64) error {
 	return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {

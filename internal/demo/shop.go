@@ -16,7 +16,7 @@ import (
 	_ "modernc.org/sqlite" // the driver
 
 	"github.com/outboxrelay/relay/outbox"
-	"github.com/outboxrelay/relay/outbox/sqlite"
+	"github.com/outboxrelay/relay/outbox/sqliteoutbox"
 )
 
 // shop is the demo's application. It places orders in its database.
@@ -147,7 +147,7 @@ func (s *shop) place(ctx context.Context, k kind) (r row, err error) {
 	if k == poisoned {
 		payload = fmt.Sprintf(`{"order": %d, "customer": %q, "note": %q}`, s.order, customer, strings.Repeat("Happy birthday! ", 2*maxMessage/16))
 	}
-	if err := sqlite.Insert(ctx, tx, outbox.Event{Topic: subject, Key: &customer, Payload: []byte(payload)}); err != nil {
+	if err := sqliteoutbox.Insert(ctx, tx, outbox.Event{Topic: subject, Key: &customer, Payload: []byte(payload)}); err != nil {
 		return r, err
 	}
 	if k == declined {

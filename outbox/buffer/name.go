@@ -1,52 +1,13 @@
 package buffer
 
-import "strings"
+import "github.com/outboxrelay/relay/outbox/internal/sqlname"
 
 // SplitTable splits the name of a table as people write it: "table" or "schema.table", each part as it is,
 // case preserved, or in SQL's double quotes, in which two stand for one. schema is "" if none is given. ok is
 // false if a quote is not closed, or is followed by something other than a dot.
 func SplitTable(name string) (schema, table string, ok bool) {
-	first, rest, ok := unquoted(name)
-	if !ok {
-		return "", name, false
-	}
-	if rest == "" {
-		return "", first, true
-	}
-	table = rest[1:]
-	if strings.HasPrefix(table, `"`) {
-		var left string
-		if table, left, ok = unquoted(table); !ok || left != "" {
-			return first, rest[1:], false
-		}
-	}
-	return first, table, true
+	return sqlname.Split(name)
 }
 
 // QuoteName quotes one part of a name for SQL and SplitTable.
-func QuoteName(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
-
-// unquoted returns the first part of a name, and the rest from its dot on.
-func unquoted(name string) (part, rest string, ok bool) {
-	if !strings.HasPrefix(name, `"`) {
-		if i := strings.IndexByte(name, '.'); i >= 0 {
-			return name[:i], name[i:], true
-		}
-		return name, "", true
-	}
-	var b strings.Builder
-	for i := 1; i < len(name); i++ {
-		if name[i] != '"' {
-			b.WriteByte(name[i])
-			continue
-		}
-		if i+1 < len(name) && name[i+1] == '"' {
-			b.WriteByte('"')
-			i++
-			continue
-		}
-		rest = name[i+1:]
-		return b.String(), rest, rest == "" || rest[0] == '.'
-	}
-	return "", "", false
-}
+func QuoteName(name string) string { return sqlname.Quote(name) }

@@ -170,7 +170,7 @@ func TestCustomUUIDs(t *testing.T) {
 	}
 	tx, err := o.pool.Begin(t.Context())
 	check(t, err)
-	_, err = tx.Exec(t.Context(), `UPDATE "Changes" SET body = body WHERE "The key" = $1`, marked.Events[1].UUID.String())
+	_, err = tx.Exec(t.Context(), `UPDATE "Changes" SET body = body WHERE "The key" = $1`, marked.Events[1].Identity())
 	check(t, err)
 	last := buffer.NewGroupID()
 	outcomes := []buffer.Outcome{{Verdict: buffer.Delivered, IDs: marked.Delivered}, {Verdict: buffer.Retry, IDs: marked.IDs()[3:], GroupID: last}}
@@ -220,7 +220,7 @@ func TestCustomUUIDs_Repair(t *testing.T) {
 	t.Parallel()
 	o := newUUIDs(t, 9)
 	miscounted, empty, orphan := o.claim(t, 3), o.claim(t, 3), o.claim(t, 3)
-	o.exec(t, fmt.Sprintf(`DELETE FROM "Changes" WHERE "The key" = '%s' OR group_id = '%s'`, miscounted.Events[0].UUID, empty.GroupID))
+	o.exec(t, fmt.Sprintf(`DELETE FROM "Changes" WHERE "The key" = '%s' OR group_id = '%s'`, miscounted.Events[0].Identity(), empty.GroupID))
 	o.exec(t, fmt.Sprintf(`INSERT INTO "Changes" (body, group_id) SELECT 'by hand ' || i, '%s' FROM generate_series(1, 2) i`, miscounted.GroupID))
 	o.exec(t, fmt.Sprintf(`DELETE FROM relay.outbox_batches WHERE group_id = '%s'`, orphan.GroupID))
 	check(t, o.MarkDelivered(t.Context(), miscounted, miscounted.IDs()[:2]))

@@ -1,4 +1,4 @@
-// Package postgres is the buffer on PostgreSQL, and Insert for Go applications.
+// Package postgres is the buffer on PostgreSQL. Applications insert with outbox/pgoutbox, which needs none of it.
 //
 // # Packages
 //

@@ -26,7 +26,7 @@ FROM relay.outbox_dead_letters`)
 		}
 		for i, l := range batch.Events {
 			if got := batch.DeadLetter(i).Error; got != why {
-				t.Errorf("the dead letter of %s has error %q; want %q", l.UUID, got, why)
+				t.Errorf("the dead letter of %s has error %q; want %q", l.Identity(), got, why)
 			}
 		}
 		check(t, hook.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))

@@ -20,6 +20,7 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/pgoutbox"
 	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
@@ -174,7 +175,7 @@ func TestListener_CountsCommits(t *testing.T) {
 	tx, err := r.pool.Begin(t.Context())
 	check(t, err)
 	for range 3 {
-		check(t, postgres.Insert(t.Context(), tx, outbox.Event{Topic: "t", Payload: []byte("1")}))
+		check(t, pgoutbox.Insert(t.Context(), tx, outbox.Event{Topic: "t", Payload: []byte("1")}))
 		_, err = tx.Exec(t.Context(), plainInsert)
 		check(t, err)
 	}
@@ -534,7 +535,7 @@ func TestNotifyTrigger_AnyTableName(t *testing.T) {
 		waitFor("listening", func(_ int, listening bool) bool { return listening })
 		tx, err := p.pool.Begin(t.Context())
 		check(t, err)
-		check(t, postgres.Table{Name: c.Table}.Insert(t.Context(), tx, outbox.Event{Topic: "t", Payload: []byte("1")}))
+		check(t, pgoutbox.Table{Name: c.Table}.Insert(t.Context(), tx, outbox.Event{Topic: "t", Payload: []byte("1")}))
 		check(t, tx.Commit(t.Context()))
 		waitFor("a commit", func(commits int, _ bool) bool { return commits == 1 })
 		cancel()

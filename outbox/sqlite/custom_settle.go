@@ -226,3 +226,10 @@ func (c *customTable) putBack(ctx context.Context, tx transaction, d deadRow, gr
 	rows, err := result.RowsAffected()
 	return rows > 0, err
 }
+
+func headers(e *outbox.Event) any {
+	if e.Headers == nil {
+		return nil
+	}
+	return string(e.Headers)
+}

@@ -1,5 +1,5 @@
-// Package sqlite is the embedded buffer: its statements with the methods that run them, its embedded
-// schema, and Insert for Go applications.
+// Package sqlite is the embedded buffer: its statements with the methods that run them, and its embedded
+// schema. Applications insert with outbox/sqliteoutbox, which needs none of it.
 //
 // # One writer
 //

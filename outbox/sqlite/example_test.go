@@ -11,47 +11,9 @@ import (
 
 	_ "modernc.org/sqlite"
 
-	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/sqlite"
 )
-
-// An order and the event about it are committed together, or neither is.
-func ExampleInsert() {
-	ctx := context.Background()
-	db, clean := exampleDB()
-	defer clean()
-
-	tx, err := db.BeginTx(ctx, nil)
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer tx.Rollback() //nolint:errcheck // after the commit it does nothing
-
-	if _, err := tx.ExecContext(ctx, "INSERT INTO orders (customer, total) VALUES (?, ?)", "customer-7", 4200); err != nil {
-		log.Fatal(err)
-	}
-	customer := "customer-7"
-	err = sqlite.Insert(ctx, tx, outbox.Event{
-		Topic:   "orders.created",
-		Key:     &customer,
-		Payload: []byte(`{"customer": "customer-7", "total": 4200}`),
-		Headers: outbox.NewHeaders(map[string]string{"content-type": "application/json"}),
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := tx.Commit(); err != nil {
-		log.Fatal(err)
-	}
-
-	var topic, payload string
-	if err := db.QueryRowContext(ctx, "SELECT topic, payload FROM outbox_events").Scan(&topic, &payload); err != nil {
-		log.Fatal(err)
-	}
-	fmt.Println(topic, payload)
-	// Output: orders.created {"customer": "customer-7", "total": 4200}
-}
 
 // A claimed batch belongs to its owner until it is settled or its lease is over.
 func ExampleBuffer() {

@@ -123,7 +123,7 @@ func identity(e *outbox.Event) any {
 	if e.UUID == uuid.Nil {
 		return &e.ID
 	}
-	return e.UUID.String()
+	return uuid.UUID(e.UUID).String()
 }
 
 // sameShape returns the leading indexes of events with the first one's topic and shape.

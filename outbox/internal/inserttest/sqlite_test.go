@@ -1,42 +1,39 @@
-package sqlite_test
+package inserttest
 
 import (
-	"context"
 	"database/sql"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	_ "modernc.org/sqlite"
+
 	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox"
-	"github.com/outboxrelay/relay/outbox/buffer"
-	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/sqlite"
-	"github.com/outboxrelay/relay/sink"
+	"github.com/outboxrelay/relay/outbox/sqliteoutbox"
 )
 
-// TestClaim_InvalidUTF8: json_valid accepts text that is not UTF-8, which is not JSON for the reader of an envelope.
-func TestClaim_InvalidUTF8(t *testing.T) {
-	t.Parallel()
-	const rows = `('a', CAST(X'22ff22' AS TEXT)), ('b', '"é"')`
-	db, url := database(t)
-	migrate(t, url, sqlite.SchemaConfig{})
-	b, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "p"})
+// database makes a file with the relay's tables.
+func database(t *testing.T, c sqlite.SchemaConfig) (db *sql.DB, url string) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "app.db")
+	url = "sqlite://" + path
+	_, err := sqlite.Migrate(t.Context(), url, c)
 	testkit.NoError(t, err)
-	t.Cleanup(func() { testkit.NoError(t, b.Close()) })
-	exec(t, db, "INSERT INTO outbox_events (topic, payload) VALUES "+rows)
-	_, custom := newCustom(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, topic, payload, group_id TEXT); INSERT INTO t (topic, payload) VALUES "+rows,
-		sqlite.Config{Custom: buffer.CustomTable{Project: "SELECT id, topic, payload FROM {events}"}})
-	for _, b := range []*sqlite.Buffer{b, custom} {
-		batch := claim(t, b, 10)
-		testkit.Equal(t, "PayloadIsJSON", batch.PayloadIsJSON, false)
-		first, second := string(sink.AppendEnvelope(nil, &batch.Batch, 0)), string(sink.AppendEnvelope(nil, &batch.Batch, 1))
-		if !strings.Contains(first, `"payload_base64":"Iv8i"`) || !strings.Contains(second, `"payload":"é"`) {
-			t.Errorf("envelopes:\n%s\n%s", first, second)
-		}
-	}
+	db, err = sql.Open("sqlite", "file:"+path+"?_txlock=immediate&_pragma=busy_timeout(20000)")
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, db.Close()) })
+	return db, url
+}
+
+func count(t *testing.T, db *sql.DB) (n int) {
+	t.Helper()
+	testkit.NoError(t, db.QueryRowContext(t.Context(), "SELECT count(*) FROM outbox_events").Scan(&n))
+	return n
 }
 
 func begin(t *testing.T, db *sql.DB) *sql.Tx {
@@ -51,13 +48,15 @@ func begin(t *testing.T, db *sql.DB) *sql.Tx {
 	return tx
 }
 
-func TestInsert(t *testing.T) {
+func TestSQLite(t *testing.T) {
 	t.Parallel()
 	key := "customer-7"
 	for _, opaque := range []bool{false, true} {
-		p := newTestDB(t, buffertest.Options{Bytes: opaque})
-		f := p.fixture(t, "my events", "orders")
-		table := sqlite.Table{Name: "my events", Bytes: opaque}
+		db, url := database(t, sqlite.SchemaConfig{Table: "my events", Bytes: opaque})
+		buffer, err := sqlite.Open(sqlite.Config{URL: url, Table: "my events", Pipeline: "orders"})
+		testkit.NoError(t, err)
+		t.Cleanup(func() { testkit.NoError(t, buffer.Close()) })
+		table := sqliteoutbox.Table{Name: "my events", Bytes: opaque}
 		events := make([]outbox.Event, 1234) // several statements, the last one not full
 		for i := range events {
 			events[i] = outbox.Event{Topic: fmt.Sprintf("topic.%d", i), Payload: fmt.Appendf(nil, `{"order": %d}`, i), ID: 99, CreatedAt: time.Unix(0, 0)}
@@ -71,12 +70,12 @@ func TestInsert(t *testing.T) {
 				events[i].Payload = []byte{}
 			}
 		}
-		tx := begin(t, p.db)
+		tx := begin(t, db)
 		testkit.NoError(t, table.Insert(t.Context(), tx))
 		testkit.NoError(t, table.Insert(t.Context(), tx, events...))
 		testkit.NoError(t, tx.Commit())
 
-		b, err := f.Buffer.Claim(t.Context(), 2000, time.Hour)
+		b, err := buffer.Claim(t.Context(), 2000, time.Hour)
 		testkit.NoError(t, err)
 		if len(b.Events) != len(events) {
 			t.Fatalf("%d events came out, want %d", len(b.Events), len(events))
@@ -92,24 +91,22 @@ func TestInsert(t *testing.T) {
 	}
 }
 
-func TestInsert_RollsBack(t *testing.T) {
+func TestSQLite_RollsBack(t *testing.T) {
 	t.Parallel()
-	db, url := database(t)
-	migrate(t, url, sqlite.SchemaConfig{})
+	db, _ := database(t, sqlite.SchemaConfig{})
 	tx := begin(t, db)
-	testkit.NoError(t, sqlite.Insert(t.Context(), tx, outbox.Event{Topic: "t", Payload: []byte("1")}))
+	testkit.NoError(t, sqliteoutbox.Insert(t.Context(), tx, outbox.Event{Topic: "t", Payload: []byte("1")}))
 	testkit.NoError(t, tx.Rollback())
 	if n := count(t, db); n != 0 {
 		t.Fatalf("%d events are there after a rollback", n)
 	}
 }
 
-// TestInsert_RejectsInvalidEvents: if one event is invalid none is inserted, and the transaction
+// TestSQLite_RejectsInvalidEvents: if one event is invalid none is inserted, and the transaction
 // can continue.
-func TestInsert_RejectsInvalidEvents(t *testing.T) {
+func TestSQLite_RejectsInvalidEvents(t *testing.T) {
 	t.Parallel()
-	db, url := database(t)
-	migrate(t, url, sqlite.SchemaConfig{})
+	db, _ := database(t, sqlite.SchemaConfig{})
 	good := outbox.Event{Topic: "t", Payload: []byte("1")}
 	tx := begin(t, db)
 	for says, bad := range map[string]outbox.Event{
@@ -118,29 +115,23 @@ func TestInsert_RejectsInvalidEvents(t *testing.T) {
 		"payload is empty":    {Topic: "t"},
 		"headers are not":     {Topic: "t", Payload: []byte("1"), Headers: outbox.Headers("[]")},
 	} {
-		err := sqlite.Insert(t.Context(), tx, good, bad, good)
+		err := sqliteoutbox.Insert(t.Context(), tx, good, bad, good)
 		if !errors.Is(err, outbox.ErrInvalidEvent) || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "event 2 of 3") {
 			t.Errorf("Insert: got error %v, want one that names event 2 and says %q", err, says)
 		}
 	}
-	testkit.NoError(t, sqlite.Insert(t.Context(), tx, good))
+	testkit.NoError(t, sqliteoutbox.Insert(t.Context(), tx, good))
 	testkit.NoError(t, tx.Commit())
 	if n := count(t, db); n != 1 {
 		t.Fatalf("%d events are there, want the one good insert", n)
 	}
 }
 
-func TestInsert_WithoutTable(t *testing.T) {
+func TestSQLite_WithoutTable(t *testing.T) {
 	t.Parallel()
-	db, _ := database(t)
-	err := sqlite.Table{Name: "none"}.Insert(t.Context(), begin(t, db), outbox.Event{Topic: "t", Payload: []byte("1")})
+	db, _ := database(t, sqlite.SchemaConfig{})
+	err := sqliteoutbox.Table{Name: "none"}.Insert(t.Context(), begin(t, db), outbox.Event{Topic: "t", Payload: []byte("1")})
 	if err == nil || !strings.Contains(err.Error(), "into none") {
 		t.Fatalf("Insert into a table that is not there: got error %v", err)
 	}
-}
-
-func count(t *testing.T, db *sql.DB) (n int) {
-	t.Helper()
-	testkit.NoError(t, db.QueryRowContext(context.Background(), "SELECT count(*) FROM outbox_events").Scan(&n))
-	return n
 }

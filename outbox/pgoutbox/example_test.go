@@ -1,4 +1,4 @@
-package postgres_test
+package pgoutbox_test
 
 import (
 	"context"
@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/outboxrelay/relay/outbox"
-	"github.com/outboxrelay/relay/outbox/postgres"
+	"github.com/outboxrelay/relay/outbox/pgoutbox"
 )
 
 // An event is inserted in the transaction that changes the business data, so
@@ -22,7 +22,7 @@ func ExampleInsert() {
 			if err != nil {
 				return err
 			}
-			return postgres.Insert(ctx, tx, outbox.Event{
+			return pgoutbox.Insert(ctx, tx, outbox.Event{
 				Topic:   "orders.created",
 				Key:     new(customer),
 				Payload: fmt.Appendf(nil, `{"order": %d}`, id),
@@ -44,7 +44,7 @@ func ExampleInsertSQL() {
 		if _, err := tx.ExecContext(ctx, "INSERT INTO orders (customer) VALUES ($1)", customer); err != nil {
 			return err
 		}
-		err = postgres.InsertSQL(ctx, tx, outbox.Event{Topic: "orders.created", Payload: []byte(`{"customer": "c-7"}`)})
+		err = pgoutbox.InsertSQL(ctx, tx, outbox.Event{Topic: "orders.created", Payload: []byte(`{"customer": "c-7"}`)})
 		if err != nil {
 			return err
 		}
