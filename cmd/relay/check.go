@@ -75,6 +75,9 @@ func name(p *config.Pipeline) string {
 
 // address describes where in its sink a pipeline writes.
 func address(s *config.Sink) string {
+	if text, ok := s.Address(); ok {
+		return text
+	}
 	switch s.Driver {
 	case "redis":
 		return s.Redis.Mode + " " + cmp.Or(s.Redis.Stream, s.Redis.List, s.Redis.Channel, s.Redis.Queue)

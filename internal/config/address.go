@@ -127,6 +127,10 @@ func parseAddress(in input, s scheme) (address, error) {
 		if port == "" {
 			port = s.port
 		}
+		if port == "" { // a registered scheme has no default
+			a.hosts = append(a.hosts, strings.ToLower(h.Hostname()))
+			continue
+		}
 		if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
 			return address{}, errPort
 		}

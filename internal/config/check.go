@@ -163,7 +163,7 @@ func (s *Sink) check(r *reader, e entry, present entries) {
 		r.exclusive(e, present, "nkey", "credentials")
 	}
 	s.checkTLS(r, e, present)
-	if password, given := present["sentinel_password"]; given && s.URL.Reveal() != "" && !strings.Contains(s.URL.Reveal(), "+sentinel://") {
+	if password, given := present["sentinel_password"]; given && s.Driver == "redis" && s.URL.Reveal() != "" && !strings.Contains(s.URL.Reveal(), "+sentinel://") {
 		r.errorf(password.key, "%s.sentinel_password is used without sentinels; expected redis+sentinel:// in %s.url", e.path, e.path)
 	}
 	s.checkAuthorization(r, e, present)
@@ -194,13 +194,16 @@ func (s *Sink) checkTLS(r *reader, e entry, present entries) {
 				e.path, scheme.plain, scheme.secure, e.path, e.path)
 		}
 	}
-	if given && s.TLS == (TLS{}) && strings.HasPrefix(s.URL.Reveal(), "redis") && !strings.HasPrefix(s.URL.Reveal(), "rediss") {
+	if given && s.TLS == (TLS{}) && s.Driver == "redis" && !strings.HasPrefix(s.URL.Reveal(), "rediss") {
 		r.errorf(tls.key, "%s.tls is empty; expected ca, cert and key, server_name or insecure_skip_verify, or rediss in %s.url", e.path, e.path)
 	}
 }
 
 // checkAuthorization allows one source for the header Authorization.
 func (s *Sink) checkAuthorization(r *reader, e entry, present entries) {
+	if s.registeredDriver() != nil {
+		return
+	}
 	var first string
 	if u, err := url.Parse(placeholders.Replace(s.URL.Reveal())); s.Driver == "http" && err == nil && u.User != nil {
 		first = "the user in " + e.path + ".url"

@@ -160,7 +160,7 @@ type Retry struct {
 type Sink struct {
 	// Place is the place of URL in the file.
 	Place Place
-	// Driver is "redis", "nats", "http" or "file".
+	// Driver is "redis", "nats", "http" or "file", or the scheme of a driver of sink.Register.
 	Driver string
 	// URL prints without userinfo and query. An http URL may contain {topic} and {key}.
 	URL Secret
@@ -170,6 +170,10 @@ type Sink struct {
 	NATS  NATSSink
 	HTTP  HTTPSink
 	File  FileSink
+
+	// registered are drivers of sink.Register, by scheme: with the values of this sink, if the scheme is Driver. Nil if there are none.
+	registered        map[string]sink.Driver
+	registeredSecrets []Secret
 }
 
 // RedisSink has the keys of a redis sink.

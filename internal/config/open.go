@@ -351,6 +351,9 @@ func (p *Pipeline) Rename(ctx context.Context, from string) (buffer.Renamed, err
 
 // openSink opens the pipeline's sink or its hook.
 func (p *Pipeline) openSink(s *Sink, b buffer.Buffer, process Process) (sink.Sink, error) {
+	if d := s.registeredDriver(); d != nil {
+		return p.openRegistered(d, s)
+	}
 	url := s.URL.Reveal()
 	switch s.Driver {
 	case "redis":

@@ -155,19 +155,24 @@ func (r *reader) section(s section, e entry) {
 			present[p.name] = entry{path: join(e.path, p.name), key: p.key, node: p.value}
 		}
 	}
-	for _, k := range keys {
+	for i, k := range keys {
 		in, ok := present[k.name]
 		if !ok {
 			in = entry{path: join(e.path, k.name), key: e.key, def: k.def}
 		}
 		switch variant := variantOf(s); {
-		case !ok && k.required:
+		case variant == "" && len(named(keys[:i], k.name)) > 0: // a driver has a key of the same name
+		case !ok && k.required && (k.variants == nil || variant != "" && k.appliesTo(variant)):
 			r.errorf(e.key, "%s is missing; expected %s", in.path, k.value.expects())
 		case k.appliesTo(variant):
 			k.value.read(r, in)
-		case ok:
+		case ok && len(named(keys[:i], k.name)) == 0 && len(keyNames(named(keys, k.name), variant)) == 0:
+			var variants []string
+			for _, same := range named(keys, k.name) {
+				variants = append(variants, same.variants...)
+			}
 			r.errorf(in.key, "%s is a key of %s; expected a key of %s: %s",
-				in.path, or(k.variants), variant, or(keyNames(keys, variant)))
+				in.path, or(variants), variant, or(keyNames(keys, variant)))
 		}
 	}
 	for name, in := range present {

@@ -119,6 +119,7 @@ func (s *Sink) secrets() []Secret {
 		s.URL, s.Redis.SentinelPassword, s.NATS.Credentials, s.NATS.NKey,
 		h.Bearer, h.Basic.Password, h.OAuth2.TokenURL, h.OAuth2.ClientSecret, h.Sign.Secret, h.Proxy,
 	}
+	all = append(all, s.registeredSecrets...)
 	for name, value := range h.Headers {
 		if httpsink.MayBeSecret(name) {
 			all = append(all, value)

@@ -14,7 +14,7 @@ type key struct {
 	def string
 	// required reports whether the key has no default.
 	required bool
-	// variants are prefixes of the section variants that have the key; nil means all.
+	// variants are the section variants that have the key, or their first words; nil means all.
 	variants []string
 	help     string
 }
@@ -48,15 +48,23 @@ func variantOf(s section) string {
 
 // appliesTo reports whether a variant may have the key. "redis" is a redis sink of unknown mode.
 func (k key) appliesTo(variant string) bool {
-	return len(k.variants) == 0 || slices.ContainsFunc(k.variants, func(v string) bool {
-		return strings.HasPrefix(variant, v) || strings.HasPrefix(v, variant)
-	})
+	return len(k.variants) == 0 || slices.ContainsFunc(k.variants, func(v string) bool { return beginsWith(variant, v) || beginsWith(v, variant) })
+}
+
+// beginsWith reports whether a variant begins with the words of another.
+func beginsWith(variant, words string) bool {
+	return words == "" || variant == words || strings.HasPrefix(variant, words+" ")
+}
+
+// named returns the keys with a name, of which drivers of sink.Register may have several.
+func named(keys []key, name string) []key {
+	return slices.DeleteFunc(slices.Clone(keys), func(k key) bool { return k.name != name })
 }
 
 // keyNames lists the keys that a variant may have.
 func keyNames(keys []key, variant string) (names []string) {
 	for _, k := range keys {
-		if k.appliesTo(variant) {
+		if k.appliesTo(variant) && !slices.Contains(names, k.name) {
 			names = append(names, k.name)
 		}
 	}
@@ -247,7 +255,7 @@ func (s *Sink) keys() []key {
 		nats    = "nats"
 		http    = "http"
 	)
-	return []key{
+	return append([]key{
 		{name: "url", value: sinkURL{s}, required: true, help: "The sink; the scheme selects the kind. The path and query of an http URL may contain `{topic}` and `{key}`."},
 		{
 			name: "mode", variants: []string{redis}, value: choice(&s.Redis.Mode, "stream", "list", "publish", "sidekiq", "asynq"), def: "stream",
@@ -331,7 +339,7 @@ func (s *Sink) keys() []key {
 			name: "unavailable", variants: []string{http}, value: statuses(&s.HTTP.Unavailable),
 			help: "Status codes to treat as an outage instead of a rejection.",
 		},
-	}
+	}, s.registeredKeys()...)
 }
 
 // httpRate is the rate limit of an http sink.

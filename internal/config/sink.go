@@ -64,7 +64,7 @@ func (s sinkURL) read(r *reader, e entry) {
 }
 
 func (s sinkURL) set(in input) error {
-	found, a, err := parseURL(in, sinkSchemes)
+	found, a, err := parseURL(in, schemesOfSinks())
 	s.Driver = found.driver
 	if err != nil {
 		return err
@@ -134,6 +134,9 @@ func (f sinkFormat) read(r *reader, e entry) {
 func (s *Sink) target() string {
 	if s.URL.Reveal() == "" || s.Driver == "file" {
 		return s.URL.Reveal()
+	}
+	if d := s.registeredDriver(); d != nil {
+		return s.registeredTarget(d)
 	}
 	_, a, err := parseURL(literal(s.URL.Reveal()), sinkSchemes)
 	if err != nil { // already reported
