@@ -12,6 +12,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/internal/engine"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
@@ -120,7 +121,7 @@ type deadLetters struct {
 }
 
 func deadLettersOf(p *config.Pipeline, b buffer.Buffer) admin.DeadLetters {
-	return admin.DeadLetters{Store: b, HasHook: p.DeadLetter.Hook != nil, SinkHooks: p.SinkHooks(), BatchSize: p.BatchSize, Sinks: sinkNames(p)}
+	return engine.DeadLetters(p, b)
 }
 
 // withDeadLetters opens the buffers of the selected pipelines and calls run.

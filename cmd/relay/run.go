@@ -2,13 +2,10 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"os/signal"
-	"sync"
 	"syscall"
 	"time"
 
@@ -16,9 +13,8 @@ import (
 
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/internal/engine"
 	"github.com/outboxrelay/relay/internal/memory"
-	"github.com/outboxrelay/relay/pipeline"
-	"github.com/outboxrelay/relay/supervisor"
 )
 
 func (a *app) runCommand() *cobra.Command {
@@ -42,30 +38,16 @@ func (a *app) run(cfg *config.Config) error {
 	log := logger(a.stderr, cfg.Log, a.redact)
 	slog.SetDefault(log)
 
-	host, err := os.Hostname()
-	if err != nil {
-		return fmt.Errorf("reading the host name: %w", err)
-	}
 	memory.Tune()
-	metrics := admin.NewMetrics()
-	gate := pipeline.NewGate()
-	pipelines, err := cfg.Open(func(name string) config.Process {
-		return config.Process{
-			Owner: fmt.Sprintf("%s/%d/%s", host, os.Getpid(), name), Version: shortVersion(),
-			Stdout: a.stdout, Gate: gate, Log: log,
-			Observer: func(sink string) pipeline.Observer { return metrics.Observer(name, sink) },
-		}
-	})
+	e, err := engine.Open(cfg, engine.Config{Version: shortVersion(), Stdout: a.stdout, Log: log, Redact: a.redact, OnShutdown: func(cause error) {
+		log.Info("finishing batches in flight, another signal exits immediately", "cause", cause)
+	}})
 	if err != nil {
 		return err
 	}
-	supervisors, err := cfg.Supervise(pipelines, func(names ...string) supervisor.Observer { return metrics.VacuumObserver(names...) }, log)
-	if err != nil {
-		return errors.Join(append(closeAll(pipelines), err)...)
-	}
 	running, stopped, shutdown := newShutdown(cfg.ShutdownTimeout, func() {})
 	defer shutdown.release()
-	serve, err := a.adminServer(running, cfg, pipelines, metrics, log)
+	serve, err := adminServer(running, cfg, e.Admin(), log)
 	if err != nil {
 		return err
 	}
@@ -82,7 +64,7 @@ func (a *app) run(cfg *config.Config) error {
 	}
 	ended := make(chan []error, 1)
 	go func() {
-		ended <- append(runAll(running, stopped, shutdown.begin, pipelines, supervisors, serve, log), closeAll(pipelines)...)
+		ended <- append(e.Run(running, stopped, shutdown.begin, serve), e.Close()...)
 	}()
 	var errs []error
 	select {
@@ -101,84 +83,15 @@ func (a *app) run(cfg *config.Config) error {
 	return nil
 }
 
-// runAll runs the pipelines and supervisors, and the admin server until the last
-// pipeline ends. An error in one of them begins the shutdown of all.
-func runAll(running, stopped context.Context, shutdown context.CancelCauseFunc, pipelines []*config.Runtime,
-	supervisors []*supervisor.Supervisor, serve func(context.Context) error, log *slog.Logger,
-) []error {
-	var (
-		mu   sync.Mutex
-		errs []error
-	)
-	failed := func(err error) {
-		shutdown(err)
-		mu.Lock()
-		defer mu.Unlock()
-		errs = append(errs, err)
-	}
-	var active, others sync.WaitGroup
-	for _, p := range pipelines {
-		active.Go(func() {
-			if err := p.Run(running, stopped); err != nil {
-				failed(fmt.Errorf("pipeline %s: %w", p.Name(), err))
-			}
-		})
-	}
-	for _, s := range supervisors {
-		others.Go(func() {
-			if err := s.Run(running); err != nil {
-				failed(err)
-			}
-		})
-	}
-	serving, stopServing := context.WithCancel(context.WithoutCancel(running))
-	others.Go(func() {
-		if err := serve(serving); err != nil {
-			failed(err)
-		}
-	})
-	others.Go(func() {
-		<-running.Done()
-		log.Info("finishing batches in flight, another signal exits immediately", "cause", context.Cause(running))
-	})
-	active.Wait()
-	shutdown(errors.New("all pipelines ended"))
-	stopServing()
-	others.Wait()
-	return errs
-}
-
-func closeAll(pipelines []*config.Runtime) []error {
-	var errs []error
-	for _, p := range pipelines {
-		if err := p.Close(); err != nil {
-			errs = append(errs, fmt.Errorf("closing %s: %w", p.Name(), err))
-		}
-	}
-	return errs
-}
-
-// adminServer returns a function that serves the admin endpoint until its context ends.
-func (a *app) adminServer(ctx context.Context, cfg *config.Config, opened []*config.Runtime, m *admin.Metrics, log *slog.Logger) (func(context.Context) error, error) {
+// adminServer returns a function that serves the admin endpoint until its context ends; nil if the endpoint is off.
+func adminServer(ctx context.Context, cfg *config.Config, server *admin.Server, log *slog.Logger) (func(context.Context) error, error) {
 	if cfg.Admin.Listen == "" {
-		return func(ctx context.Context) error { <-ctx.Done(); return nil }, nil
+		return nil, nil
 	}
 	l, err := admin.Listen(ctx, cfg.Admin.Listen)
 	if err != nil {
 		return nil, err
 	}
-	pipelines := make([]admin.Pipeline, len(opened))
-	for i, o := range opened {
-		p := &cfg.Pipelines[i]
-		pipelines[i] = admin.Pipeline{Name: p.Name, Health: o, MaxWaiting: p.MaxWaiting, DeadLetters: deadLettersOf(p, o.Buffer)}
-		if router := o.Router(); router != nil {
-			pipelines[i].Router = router
-			for _, s := range o.Sinks {
-				pipelines[i].Sinks = append(pipelines[i].Sinks, admin.Sink{Name: s.Config.SinkName, Health: s})
-			}
-		}
-	}
-	server := admin.New(pipelines, m, admin.Config{Token: cfg.Admin.Token.Reveal(), Redact: a.redact, Log: log})
 	log.InfoContext(ctx, "admin endpoint listening", "url", "http://"+l.Addr().String()+"/")
 	return func(ctx context.Context) error { return server.Run(ctx, l) }, nil
 }
@@ -201,4 +114,15 @@ func logger(w io.Writer, c config.Log, redact func(string) string) *slog.Logger 
 		return slog.New(slog.NewJSONHandler(w, options))
 	}
 	return slog.New(slog.NewTextHandler(w, options))
+}
+
+// closeAll closes pipelines that did not run.
+func closeAll(pipelines []*config.Runtime) []error {
+	var errs []error
+	for _, p := range pipelines {
+		if err := p.Close(); err != nil {
+			errs = append(errs, fmt.Errorf("closing %s: %w", p.Name(), err))
+		}
+	}
+	return errs
 }
