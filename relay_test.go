@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"io/fs"
 	"log/slog"
 	"net/http"
@@ -104,6 +105,7 @@ func TestRun_ShutdownTimeout(t *testing.T) {
 	t.Parallel()
 	asked := make(chan struct{}, 100)
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, req *http.Request) {
+		_, _ = io.Copy(io.Discard, req.Body) // only then the server notices that the client is gone
 		asked <- struct{}{}
 		<-req.Context().Done()
 	}))
