@@ -12,17 +12,19 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// Config of a pipeline. The zero value of every field but Name has the default that CONTRACT names.
+// Config of a pipeline. Only Name is required. A field that is zero has the default that its comment names.
 type Config struct {
-	// Name is unique in a process; [a-z0-9_-]+.
+	// Name is unique in a process, the Pipeline of its buffer's configuration, and stays the same, because batches and dead letters are
+	// stored under it: [a-z0-9_-]+.
 	Name string
 	// Schedule says when to count and fan out; every second when nil.
 	Schedule cron.Schedule
 	// OnSchedule sends fresh events on the schedule only. Otherwise the relay continues at once
 	// while batches come back full (`eager`).
 	OnSchedule bool
-	// Poll claims fresh events between two distributions too, and Listener, which needs Poll
-	// and may be nil, says when (`wake`).
+	// Poll claims fresh events between two distributions of the Schedule, too: set it unless events may wait for the
+	// Schedule. Listener, which needs Poll and may be nil, says when (`wake`); without one the relay polls every few
+	// milliseconds under load, and at IdlePoll otherwise.
 	Poll     bool
 	Listener Listener
 	// IdlePoll is the interval of polls while nothing happens and there is no Listener; by default and at most a second.
@@ -40,7 +42,7 @@ type Config struct {
 	// settled meanwhile. With AutoWorkers their number is found, and Workers bounds it; 32.
 	Workers     int
 	AutoWorkers bool
-	// Lease is how long a silent worker keeps a batch; 30 s.
+	// Lease is how long a silent worker keeps a batch; 30 s. Workers renew it, so it bounds only how late another process takes over.
 	Lease time.Duration
 	// MaxAttempts is how often an event may be refused; 10.
 	MaxAttempts int

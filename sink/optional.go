@@ -9,9 +9,11 @@ import (
 )
 
 // Addresser is a Sink whose events may go to different addresses (streams, subjects, URLs), each
-// of which may be unavailable while the others work.
+// of which may be unavailable while the others work. The relay then breaks the circuit of one address alone.
 type Addresser interface {
-	// AddressOf returns the event's address; ok is false if it has none.
+	// AddressOf returns the event's address; ok is false if it has none, as when its key is NULL and the address needs
+	// one. Two events have the same address if, and only if, they arrive at the same place. The text is shown in logs, so it
+	// has no secrets.
 	AddressOf(e *outbox.Event) (address string, ok bool)
 	// OneAddress reports whether all events go to the same address, so that its outage is the
 	// sink's.

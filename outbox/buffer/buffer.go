@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Buffer is the whole contract; outbox/buffertest is its conformance suite. Distributor,
+// Buffer is the whole contract. Distributor,
 // claimer, worker, commands and the admin endpoint each use the part that they need.
 type Buffer interface {
 	Queue

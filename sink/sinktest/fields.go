@@ -1,12 +1,15 @@
 package sinktest
 
 import (
+	"context"
+	"errors"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/sink"
 )
 
 func oneEvent(t *testing.T, h Harness, d Destination) {
@@ -40,7 +43,10 @@ func fields(t *testing.T, h Harness, d Destination) {
 			outbox.Headers(`{"two words":"two\nlines", "blanks":" x ", "":"no name", "colon: ":"\u0001"}`),
 			outbox.Headers("{\n  \"pretty\": \"printed\"\r\n}"))
 	}
-	topics := []string{"orders", "größe", "a.b.c", "UPPER", "dash-and_underscore"}
+	topics := []string{"orders", "a.b.c", "UPPER", "dash-and_underscore"}
+	if !h.Keeps.ASCIITopics {
+		topics = append(topics, "größe")
+	}
 	n := len(keys) * len(headers)
 	b := newBatch(n, func(i int, e *outbox.Event) {
 		e.Key = keys[i%len(keys)]
@@ -53,6 +59,46 @@ func fields(t *testing.T, h Harness, d Destination) {
 		t.Errorf("Send changed the batch (-before +after):\n%s", diff)
 	}
 	accountOf(parts...).exactly(t, h, d)
+}
+
+// otherTopics checks that topics which the destination cannot take are rejected for good, and hold up no others.
+func otherTopics(t *testing.T, h Harness, d Destination) {
+	if !h.Keeps.ASCIITopics {
+		return
+	}
+	b := newBatch(3, func(i int, e *outbox.Event) {
+		if i == 1 {
+			e.Topic = TopicPrefix + "größe"
+		}
+	})
+	ctx, cancel := context.WithTimeout(t.Context(), sendTimeout)
+	defer cancel()
+	s := connect(t, d)
+	err := s.Send(ctx, b)
+	rejected, delivered := map[int]error{}, b.Part([]int{0, 2})
+	delivered.GroupID = b.GroupID
+	if split, ok := errors.AsType[*sink.SplitError](err); ok {
+		for _, g := range split.Groups {
+			if g.Err == nil {
+				delivered = part(b, g.Indexes...)
+				if err := s.Send(ctx, delivered); err != nil {
+					t.Fatalf("Send of the others: %v", err)
+				}
+				continue
+			}
+			for _, i := range g.Indexes {
+				rejected[i] = g.Err
+			}
+		}
+	} else if of, ok := errors.AsType[*sink.BatchError](err); ok {
+		for _, e := range of.Events {
+			rejected[e.Index] = e.Err
+		}
+	}
+	if len(rejected) != 1 || !errors.Is(rejected[1], sink.ErrPermanent) || errors.Is(rejected[1], sink.ErrUnavailable) {
+		t.Fatalf("Send of an event with the topic %q among others: got %v; want it rejected for good, and no other", b.Events[1].Topic, err)
+	}
+	accountOf(delivered).exactly(t, h, d)
 }
 
 func clone(b *buffer.Batch) *buffer.Batch {

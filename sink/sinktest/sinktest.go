@@ -2,7 +2,7 @@
 //
 // A driver's test describes its destination with a [Harness] and calls [Run]. The suite
 // sends, reads what arrived through a client that is not the driver's, and compares by id:
-// no event is missing or duplicated.
+// no event is missing or duplicated. What it asks for is written at [sink.Sink].
 package sinktest
 
 import (
@@ -14,7 +14,7 @@ import (
 )
 
 // TopicPrefix is the prefix of all topics of the suite. Words with dots between them follow,
-// not always ASCII.
+// not always ASCII; see Keeps.ASCIITopics.
 const TopicPrefix = "sinktest."
 
 // Pipeline is the name of the pipeline of all batches.
@@ -52,6 +52,9 @@ type Keeps struct {
 	// Reencoded: a JSON payload is decoded and encoded on its way. Its value arrives, with
 	// all digits of its numbers, but not its text.
 	Reencoded bool
+	// ASCIITopics: the destination takes topics of letters, digits, dots, dashes and underscores only, as Kafka does. The sink
+	// then rejects an event with another topic for good, and delivers the others of its batch.
+	ASCIITopics bool
 }
 
 // Destination is where a sink sends. One goroutine at a time calls its functions, except
@@ -121,6 +124,7 @@ var cases = []testCase{
 	{name: "one event", run: oneEvent},
 	{name: "a thousand events", run: thousandEvents},
 	{name: "fields", run: fields},
+	{name: "other topics", run: otherTopics},
 	{name: "JSON payloads", run: jsonPayloads},
 	{name: "opaque payloads", bytes: true, run: opaquePayloads},
 	{name: "many topics", run: manyTopics},
