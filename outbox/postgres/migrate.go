@@ -6,21 +6,42 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/migrate"
 )
 
-// SchemaConfig says which tables Schema and Migrate make.
-type SchemaConfig = migrate.Config
+// SchemaConfig says which tables Schema and Migrate make. The zero SchemaConfig is outbox_events and its ledger, on the
+// search path of the role.
+type SchemaConfig struct {
+	// Table is the buffer table, "outbox_events" when empty; it may be "schema.table".
+	Table string
+	// Schema is where ledger and dead letters live; the table's when empty.
+	Schema string
+	// Payload is the type of the payload; PayloadJSON when empty. A table that exists keeps its type.
+	Payload Payload
+	// Archive is the table for delivered events, which only Migrate makes; "" for none. It may be "schema.table".
+	Archive string
+	// Notify adds the trigger that notifies the relay of inserts; not to a custom table. It is never dropped. Migrate does
+	// not install it through a pooler, which loses notifications.
+	Notify bool
+	// Custom is set for a custom table, which is neither made nor changed. Schema is made if it is named and does not exist.
+	Custom bool
+}
 
-// Payload is the type of the payload of events.
-type Payload = migrate.Payload
+func (c SchemaConfig) config() migrate.Config {
+	return migrate.Config{
+		Table: c.Table, Schema: c.Schema, Payload: migrate.Payload(c.Payload), Archive: c.Archive, Notify: c.Notify, Custom: c.Custom,
+	}
+}
+
+// Payload is the type of the column payload.
+type Payload string
 
 // The types of a payload.
 const (
-	PayloadJSON  = migrate.PayloadJSON
-	PayloadJSONB = migrate.PayloadJSONB
-	PayloadBytes = migrate.PayloadBytes
+	PayloadJSON  Payload = "json"  // json: JSON as the application wrote it
+	PayloadJSONB Payload = "jsonb" // jsonb: JSON that PostgreSQL parses, and writes anew for each read
+	PayloadBytes Payload = "bytes" // bytea: opaque bytes
 )
 
 // Schema returns the DDL for c, ready for psql. It can be run again without harm and never drops anything.
-func Schema(c SchemaConfig) (string, error) { return migrate.Schema(c) }
+func Schema(c SchemaConfig) (string, error) { return migrate.Schema(c.config()) }
 
 // Migrate creates the tables or brings them up to date, and returns the names of the migrations
 // that it applied, none if there was nothing to do. Two at once wait for each other. It never
@@ -28,5 +49,5 @@ func Schema(c SchemaConfig) (string, error) { return migrate.Schema(c) }
 // changed, Migrate tries again for two minutes; then the error names the session.
 // errors.Is finds buffer.ErrNotReady if the role lacks a privilege, and the error names the GRANT.
 func Migrate(ctx context.Context, url string, c SchemaConfig) ([]string, error) {
-	return migrate.Migrate(ctx, url, c)
+	return migrate.Migrate(ctx, url, c.config())
 }
