@@ -180,13 +180,13 @@ func (s Setting) check() error {
 	case *bool, *int, *int64, *float64, *time.Duration, *Template:
 	case *[]string, *TLS:
 		if s.Required || s.Default != "" {
-			return fmt.Errorf("Into is a %T, which cannot be required or have a default", s.Into)
+			return fmt.Errorf("its Into is a %T, which cannot be required or have a default", s.Into)
 		}
 	default:
-		return fmt.Errorf("Into is a %T; expected a type that the documentation of Setting lists", s.Into)
+		return fmt.Errorf("its Into is a %T; expected a type that the documentation of Setting lists", s.Into)
 	}
 	if !text && (s.Secret || s.OneOf != nil) {
-		return fmt.Errorf("Into is a %T; expected *string, because Secret or OneOf is set", s.Into)
+		return fmt.Errorf("its Into is a %T; expected *string, because Secret or OneOf is set", s.Into)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"errors"
+	"fmt"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/sink"
 )
 
 // comparers compare the types that cmp cannot.
@@ -277,4 +279,20 @@ func write(t *testing.T, folder, name, text string) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// TestSchemes_CannotBeRegistered: sink.Register knows every built-in scheme.
+func TestSchemes_CannotBeRegistered(t *testing.T) {
+	t.Parallel()
+	for _, s := range sinkSchemes {
+		name, _, _ := strings.Cut(s.prefix, ":")
+		func() {
+			defer func() {
+				if text := fmt.Sprint(recover()); !strings.Contains(text, "built in") {
+					t.Errorf("Register(%q): %s", name, text)
+				}
+			}()
+			sink.Register(name, func() sink.Driver { return nil })
+		}()
+	}
 }

@@ -129,9 +129,9 @@ func classify(err error) error {
 	if err == nil {
 		return nil
 	}
-	server, ok := errors.AsType[*pgconn.PgError](err)
+	var server *pgconn.PgError
 	switch {
-	case !ok: // the connection broke, or the time was over: the commit may have happened
+	case !errors.As(err, &server): // the connection broke, or the time was over: the commit may have happened
 		return sink.MaybeAccepted(err)
 	case strings.HasPrefix(server.Code, "22"), strings.HasPrefix(server.Code, "23"): // this data will never be accepted
 		return sink.Permanent(err)
