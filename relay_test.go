@@ -41,11 +41,11 @@ func TestOpen_Errors(t *testing.T) {
 	})
 }
 
-// open opens a pipeline from a new SQLite file to a URL.
-func open(t *testing.T, sink string, o relay.Options) *relay.Relay {
+// open opens a pipeline from a new SQLite file, with an event in it, to a URL.
+func open(t *testing.T, sink, shutdownTimeout string, o relay.Options) *relay.Relay {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "app.db")
-	o.Text = []byte("shutdown_timeout: 100ms\npipelines:\n  - name: orders\n    source: {url: \"sqlite://" + file + "\"}\n    sink: {url: \"" + sink + "\"}\n")
+	o.Text = []byte("shutdown_timeout: " + shutdownTimeout + "\npipelines:\n  - name: orders\n    source: {url: \"sqlite://" + file + "\"}\n    sink: {url: \"" + sink + "\"}\n")
 	r, err := relay.Open("relay.yaml", o)
 	testkit.NoError(t, err)
 	t.Cleanup(func() { testkit.NoError(t, r.Close()) })
@@ -73,7 +73,7 @@ func start(t *testing.T, r *relay.Relay) (stop func() error) {
 func TestRun(t *testing.T) {
 	t.Parallel()
 	var out, log testkit.Output
-	r := open(t, "stdout:", relay.Options{Stdout: &out, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	r := open(t, "stdout:", "2m", relay.Options{Stdout: &out, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	if err := r.Ready(); err == nil || !strings.HasPrefix(err.Error(), "pipeline orders: ") {
 		t.Errorf("Ready before Run: %v", err)
 	}
@@ -110,7 +110,7 @@ func TestRun_ShutdownTimeout(t *testing.T) {
 		<-req.Context().Done()
 	}))
 	defer server.Close()
-	r := open(t, server.URL+"/in", relay.Options{Log: slog.New(slog.DiscardHandler)})
+	r := open(t, server.URL+"/in", "100ms", relay.Options{Log: slog.New(slog.DiscardHandler)})
 	stop := start(t, r)
 	testkit.Receive(t, "a request", asked)
 	if err := stop(); !errors.Is(err, relay.ErrShutdownTimeout) {
@@ -126,7 +126,7 @@ func TestLog_Secrets(t *testing.T) {
 	}))
 	defer server.Close()
 	var log testkit.Output
-	r := open(t, strings.Replace(server.URL, "//", "//user:pa55w0rd@", 1), relay.Options{
+	r := open(t, strings.Replace(server.URL, "//", "//user:pa55w0rd@", 1), "2m", relay.Options{
 		Log: slog.New(slog.NewJSONHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug})).With("service", "shop").WithGroup("relay"),
 	})
 	stop := start(t, r)
