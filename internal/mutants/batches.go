@@ -383,10 +383,10 @@ var batchMutants = []mutant{
 	// Signals.
 	{
 		name: "a closed terminal kills the relay",
-		file: "cmd/relay/shutdown.go",
+		file: "internal/cli/shutdown.go",
 		old:  "	if !signal.Ignored(syscall.SIGHUP) {",
 		new:  "	if signal.Ignored(syscall.SIGHUP) {",
-		pkg:  "./cmd/relay", test: "TestRun_HangUp",
+		pkg:  "./internal/cli", test: "TestRun_HangUp",
 	},
 	// Suspects: rule 15.
 	{
@@ -408,21 +408,21 @@ var batchMutants = []mutant{
 		file: "pipeline/pipeline.go",
 		old:  "		pass = p.config.Gate.alone\n",
 		new:  "		pass = p.config.Gate.enter\n",
-		pkg:  "./cmd/relay", test: "TestSuspects_OtherPipelinesAreNotBlamed",
+		pkg:  "./internal/cli", test: "TestSuspects_OtherPipelinesAreNotBlamed",
 	},
 	{
 		name: "a suspect that is not settled holds up all pipelines",
 		file: "pipeline/pipeline.go",
 		old:  "p.worker.Work(leaseCtx, stop, l, acquireSlot, leave)",
 		new:  "p.worker.Work(leaseCtx, stop, l, acquireSlot, nil)",
-		pkg:  "./cmd/relay", test: "TestSuspects_UnsettledHoldUpNobody",
+		pkg:  "./internal/cli", test: "TestSuspects_UnsettledHoldUpNobody",
 	},
 	{
 		name: "each pipeline has a gate of its own",
 		file: "internal/config/open.go",
 		old:  "	process.Gate = cmp.Or(process.Gate, pipeline.NewGate()) // one for all sinks and the hooks",
 		new:  "	process.Gate = pipeline.NewGate()",
-		pkg:  "./cmd/relay", test: "TestSuspects_OtherPipelinesAreNotBlamed",
+		pkg:  "./internal/cli", test: "TestSuspects_OtherPipelinesAreNotBlamed",
 	},
 	{
 		name: "a batch that cannot be read counts as a death of its owner",

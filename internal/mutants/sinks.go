@@ -95,7 +95,7 @@ var sinkMutants = []mutant{
 		file: "internal/config/open.go",
 		old:  "ResendWithin: p.resendWithin(s), Ordered: p.ordered(), TLS: sink.TLS(s.TLS),\n",
 		new:  "ResendWithin: p.resendWithin(s), Ordered: p.ordered(),\n",
-		pkg:  "./cmd/relay", test: "TestCheck_DriverErrors",
+		pkg:  "./internal/cli", test: "TestCheck_DriverErrors",
 	},
 	{
 		name: "a memory stream is no warning",

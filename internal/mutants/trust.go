@@ -369,7 +369,7 @@ var trustMutants = []mutant{
 		file: "pipeline/recovery.go",
 		old:  "			p.worker.TryNow()\n",
 		new:  "",
-		pkg:  "./cmd/relay", test: "TestRetry_EndsARetryAfter",
+		pkg:  "./internal/cli", test: "TestRetry_EndsARetryAfter",
 	},
 	{
 		name: "a refused batch keeps its key",
@@ -397,7 +397,7 @@ var trustMutants = []mutant{
 		file: "internal/config/open.go",
 		old:  "NeverBury: true",
 		new:  "NeverBury: false",
-		pkg:  "./cmd/relay", test: "TestRun_DeadLetterHook_RejectsOne",
+		pkg:  "./internal/cli", test: "TestRun_DeadLetterHook_RejectsOne",
 	},
 	// Secrets, and the limits of programs.
 	{
@@ -405,7 +405,7 @@ var trustMutants = []mutant{
 		file: "internal/config/redactor.go",
 		old:  "		r.secrets = append(r.secrets, value)\n		if s.hide",
 		new:  "		if !s.hide {\n			continue\n		}\n		r.secrets = append(r.secrets, value)\n		if s.hide",
-		pkg:  "./cmd/relay", test: "TestSecrets_EveryPosition",
+		pkg:  "./internal/cli", test: "TestSecrets_EveryPosition",
 	},
 	{
 		name: "a UUID in a webhook's path is shown",
@@ -489,7 +489,7 @@ var trustMutants = []mutant{
 		file: "internal/redact/redact.go",
 		old:  "len(s) < minSecret || IsCommon(s) ||",
 		new:  "len(s) < minSecret ||",
-		pkg:  "./cmd/relay", test: "TestSecrets_CommonWords",
+		pkg:  "./internal/cli", test: "TestSecrets_CommonWords",
 	},
 	{
 		name: "a decoded key leads to another path",
@@ -605,9 +605,9 @@ var trustMutants = []mutant{
 	},
 	{
 		name: "the health check fails with the sink",
-		file: "cmd/relay/health.go",
+		file: "internal/cli/health.go",
 		old:  "path := \"/livez\"",
 		new:  "path := \"/readyz\"",
-		pkg:  "./cmd/relay", test: "TestHealth",
+		pkg:  "./internal/cli", test: "TestHealth",
 	},
 }

@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/sink"
+)
+
+func (a *app) checkCommand() *cobra.Command {
+	return a.withConfig(&cobra.Command{
+		Use:   "check [FILE]",
+		Args:  cobra.MaximumNArgs(1),
+		Short: "Validate the configuration, offline",
+		Long: `Check validates the configuration and prints all errors, one a line:
+file:line:column: <key> is <value>; expected <what>. It warns of a sink that
+keeps no events, of secrets in clear text, and of a bulk API without results. It
+connects to nothing.`,
+		Example: "  relay check relay.yaml\n  relay check -c relay.yaml",
+	}, a.check)
+}
+
+func (a *app) check(_ *cobra.Command, cfg *config.Config) error {
+	pipelines, err := cfg.Open(func(string) config.Process { return config.Process{Stdout: io.Discard} })
+	if err != nil {
+		return err
+	}
+	for i, opened := range pipelines {
+		if err := opened.Close(); err != nil {
+			return err
+		}
+		p := &cfg.Pipelines[i]
+		for _, s := range opened.Sinks {
+			a.warnOffline(name(s.Config), s.Sink)
+			line := fmt.Sprintf("ok  %s, %s, batches of %d, %s\n", route(s.Config), plural(int64(s.Config.Workers), "worker", "workers"), s.Config.BatchSize, p.Schedule)
+			if _, err := io.WriteString(a.stdout, a.redact(line)); err != nil {
+				return err
+			}
+		}
+		for _, h := range opened.Hooks {
+			a.warnOffline(p.Name+": "+h.Name, h.Sink)
+		}
+	}
+	for _, w := range cfg.Warnings() {
+		a.printErr("warning: " + w.String())
+	}
+	return nil
+}
+
+// warnOffline prints the warnings of a sink that need no connection.
+func (a *app) warnOffline(name string, s sink.Sink) {
+	if w, ok := s.(sink.OfflineWarner); ok {
+		for _, text := range w.OfflineWarnings() {
+			a.printErr("warning: " + name + ": " + text)
+		}
+	}
+}
+
+// route describes a pipeline: its name, source and sink.
+func route(p *config.Pipeline) string {
+	return fmt.Sprintf("%s: %s (%s) -> %s (%s)", name(p), p.Source.URL, p.Source.Table, p.Sink.URL, address(&p.Sink))
+}
+
+// name is the pipeline's name, with the sink's if it has several.
+func name(p *config.Pipeline) string {
+	if p.SinkName == "" {
+		return p.Name
+	}
+	return p.Name + "/" + p.SinkName
+}
+
+// address describes where in its sink a pipeline writes.
+func address(s *config.Sink) string {
+	if text, ok := s.Address(); ok {
+		return text
+	}
+	switch s.Driver {
+	case "redis":
+		return s.Redis.Mode + " " + cmp.Or(s.Redis.Stream, s.Redis.List, s.Redis.Channel, s.Redis.Queue)
+	case "nats":
+		if s.NATS.Core {
+			return "core subject " + s.NATS.Subject
+		}
+		return "JetStream subject " + s.NATS.Subject
+	case "http":
+		return s.HTTP.Method + " " + s.HTTP.Format
+	}
+	return "NDJSON"
+}

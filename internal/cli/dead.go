@@ -1,0 +1,208 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/internal/engine"
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+func (a *app) deadCommand() *cobra.Command {
+	c := &cobra.Command{
+		Use:   "dead",
+		Short: "List, show, replay or discard dead letters",
+		Long: `A dead letter is an event that the sink rejected permanently or too often. Replay
+sends it again, under its old id; discard gives it up. Both close it. Closed dead
+letters stay in outbox_dead_letters; list --closed shows them.
+
+All subcommands take the same filters and select the dead letters that match all of
+them.`,
+		Example: `  relay dead list -c relay.yaml --error "422" --newer-than 1h
+  relay dead show -c relay.yaml --id 17
+  relay dead replay -c relay.yaml --pipeline orders --topic orders.created --dry-run
+  relay dead replay -c relay.yaml --sink crm
+  relay dead discard -c relay.yaml --pipeline orders --all`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
+	}
+	c.AddCommand(a.deadListCommand(), a.deadShowCommand(), a.deadReplayCommand(), a.deadDiscardCommand())
+	return c
+}
+
+// deadFlags are the flags of the dead commands.
+type deadFlags struct {
+	pipeline             string
+	ids                  []string
+	sink, topic, error   string
+	olderThan, newerThan time.Duration
+	all, closed, asJSON  bool
+	dryRun, yes          bool
+	limit                int
+}
+
+func (f *deadFlags) bind(c *cobra.Command) {
+	flags := c.Flags()
+	flags.StringVar(&f.pipeline, "pipeline", "", "only this pipeline")
+	flags.StringSliceVar(&f.ids, "id", nil, "only these events (numbers or uuids); repeat the flag or write 17,18")
+	flags.StringVar(&f.sink, "sink", "", "only this one of several sinks; * for events that no sink takes")
+	flags.StringVar(&f.topic, "topic", "", "only this topic")
+	flags.StringVar(&f.error, "error", "", "only errors that contain this text, case-insensitive")
+	flags.DurationVar(&f.olderThan, "older-than", 0, "only those that died longer ago, like 1h")
+	flags.DurationVar(&f.newerThan, "newer-than", 0, "only those that died since, like 1h")
+	flags.BoolVar(&f.all, "all", false, "all dead letters")
+	flags.BoolVar(&f.asJSON, "json", false, "print JSON")
+	c.Args = rejectPositionalIDs
+}
+
+func (f *deadFlags) bindClosed(c *cobra.Command) {
+	c.Flags().BoolVar(&f.closed, "closed", false, "include those that were replayed or discarded")
+}
+
+// rejectPositionalIDs points to --id if the arguments are ids.
+func rejectPositionalIDs(c *cobra.Command, args []string) error {
+	if _, _, err := admin.ParseIDs(args); len(args) == 0 || err != nil {
+		return cobra.NoArgs(c, args)
+	}
+	return usage("unexpected argument %s; expected %s --id %s", strings.Join(args, " "), c.CommandPath(), strings.Join(args, ","))
+}
+
+// requireSelection rejects a command without filters and --all.
+func (f *deadFlags) requireSelection() error {
+	filtered := len(f.ids) > 0 || f.sink != "" || f.topic != "" || f.error != "" || f.olderThan > 0 || f.newerThan > 0
+	if !filtered && !f.all {
+		return usage("no dead letters are selected; expected --id, another filter or --all")
+	}
+	return nil
+}
+
+func (f *deadFlags) filter() (buffer.DeadFilter, error) {
+	filter := buffer.DeadFilter{Sink: f.sink, Topic: f.topic, Error: f.error, OlderThan: f.olderThan, NewerThan: f.newerThan, Closed: f.closed}
+	if f.olderThan < 0 || f.newerThan < 0 {
+		return filter, usage("--older-than or --newer-than is negative; expected a duration like 1h")
+	}
+	if f.all && len(f.ids) > 0 {
+		return filter, usage("--all is used together with --id; expected one of them")
+	}
+	if len(f.ids) > 0 {
+		var err error
+		if filter.IDs, filter.UUIDs, err = admin.ParseIDs(f.ids); err != nil {
+			return filter, usage("--id: %v", err)
+		}
+	}
+	return filter, nil
+}
+
+// filterIDs are the ids in a filter, as text.
+func filterIDs(f buffer.DeadFilter) []string {
+	var all []string
+	for _, id := range f.IDs {
+		all = append(all, strconv.FormatInt(id, 10))
+	}
+	for _, id := range f.UUIDs {
+		all = append(all, id.String())
+	}
+	return all
+}
+
+// deadLetters are the dead letters of a pipeline that match a filter.
+type deadLetters struct {
+	admin.DeadLetters
+	pipeline string
+	filter   buffer.DeadFilter
+}
+
+func deadLettersOf(p *config.Pipeline, b buffer.Buffer) admin.DeadLetters {
+	return engine.DeadLetters(p, b)
+}
+
+// withDeadLetters opens the buffers of the selected pipelines and calls run.
+func (a *app) withDeadLetters(c *cobra.Command, cfg *config.Config, f *deadFlags, run func(context.Context, []deadLetters) error) (err error) {
+	filter, err := f.filter()
+	if err != nil {
+		return err
+	}
+	if err := cfg.CheckSources(); err != nil {
+		return err
+	}
+	selected, err := selectPipelines(cfg, f.pipeline)
+	if err != nil {
+		return err
+	}
+	var all []deadLetters
+	for _, p := range selected {
+		b, errOpen := p.OpenBuffer("dead")
+		if errOpen != nil {
+			return errOpen
+		}
+		defer func() { err = errors.Join(err, b.Close()) }()
+		all = append(all, deadLetters{deadLettersOf(p, b), p.Name, filter})
+	}
+	if all, err = withSink(c.Context(), all, f.sink); err != nil {
+		return err
+	}
+	return run(c.Context(), all)
+}
+
+// withSink returns those of pipelines that have a sink; all if the name is "".
+func withSink(ctx context.Context, all []deadLetters, sink string) (some []deadLetters, err error) {
+	if sink == "" {
+		return all, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	var without []admin.DeadLetters
+	for _, l := range all {
+		has, err := l.HasSink(ctx, sink)
+		switch {
+		case err != nil:
+			return nil, fmt.Errorf("%s: %w", l.pipeline, err)
+		case has:
+			some = append(some, l)
+		default:
+			without = append(without, l.DeadLetters)
+		}
+	}
+	if some == nil {
+		return nil, usage("--%w", admin.NoSinkError(sink, without...))
+	}
+	return some, nil
+}
+
+// each calls visit for every match, in order, until it returns false.
+func (l *deadLetters) each(ctx context.Context, visit func(*buffer.DeadEvent) (more bool, err error)) error {
+	if err := l.Each(ctx, l.filter, visit); err != nil {
+		return fmt.Errorf("%s: %w", l.pipeline, err)
+	}
+	return nil
+}
+
+// countClosable counts the matches that may be closed.
+func (l *deadLetters) countClosable(ctx context.Context) (int64, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	n, _, err := l.CountClosable(ctx, l.filter)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", l.pipeline, err)
+	}
+	return n, err
+}
+
+// count counts the matches by state.
+func (l *deadLetters) count(ctx context.Context) (buffer.DeadCount, error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	n, err := l.Store.CountDead(ctx, l.filter)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", l.pipeline, err)
+	}
+	return n, err
+}

@@ -1,0 +1,232 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+
+	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+// change is replay or discard.
+type change struct {
+	verb, done string
+	action     func(admin.DeadLetters) admin.Action
+}
+
+var (
+	replay  = change{"replay", "replayed", func(d admin.DeadLetters) admin.Action { return d.Store.Replay }}
+	discard = change{"discard", "discarded", func(d admin.DeadLetters) admin.Action { return d.Store.Discard }}
+)
+
+func (a *app) deadReplayCommand() *cobra.Command {
+	return a.deadChangeCommand(replay, &cobra.Command{
+		Use:   "replay",
+		Short: "Send dead letters again",
+		Long: `Replay inserts dead letters into the buffer again, under their old ids and due
+immediately, and closes them. A running relay sends them. Dead letters whose ids are
+already in the buffer are skipped.`,
+		Example: "  relay dead replay -c relay.yaml --id 17 --id 18\n  relay dead replay -c relay.yaml --pipeline orders --error 'no such tenant' --dry-run",
+	})
+}
+
+func (a *app) deadDiscardCommand() *cobra.Command {
+	return a.deadChangeCommand(discard, &cobra.Command{
+		Use:     "discard",
+		Short:   "Give dead letters up",
+		Long:    "Discard closes dead letters. They stay in outbox_dead_letters and are never sent.",
+		Example: "  relay dead discard -c relay.yaml --id 17\n  relay dead discard -c relay.yaml --pipeline orders --older-than 720h",
+	})
+}
+
+func (a *app) deadChangeCommand(what change, command *cobra.Command) *cobra.Command {
+	var f deadFlags
+	command.Long += "\n\n" + `If the pipeline has a dead_letter.hook, dead letters that it was not notified of yet
+are skipped and counted.
+
+The exit status is 1 if an event selected with --id was not changed.`
+	var c *cobra.Command
+	c = a.withConfig(command, func(_ *cobra.Command, cfg *config.Config) error {
+		if err := f.requireSelection(); err != nil {
+			return err
+		}
+		return a.withDeadLetters(c, cfg, &f, func(ctx context.Context, all []deadLetters) error {
+			return a.change(ctx, what, all, &f)
+		})
+	})
+	f.bind(c)
+	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "count the dead letters, change nothing")
+	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask for confirmation")
+	return c
+}
+
+// change changes the dead letters of one pipeline after the other.
+func (a *app) change(ctx context.Context, what change, all []deadLetters, f *deadFlags) error {
+	before, err := openByID(ctx, all)
+	if err != nil {
+		return err
+	}
+	if !f.dryRun && !f.yes {
+		if err := a.confirm(ctx, what, all); err != nil {
+			return err
+		}
+	}
+	results := []admin.Changed{}
+	for _, l := range all {
+		bar := newProgress(a.stderr, what.verb+" "+l.pipeline)
+		changed, err := l.Change(ctx, what.action(l.DeadLetters), l.filter, f.dryRun, bar.set)
+		bar.end()
+		changed.Pipeline = l.pipeline
+		results = append(results, changed)
+		if err != nil {
+			a.fail(fmt.Errorf("%s: %w", l.pipeline, err))
+		}
+	}
+	if f.asJSON {
+		if err := a.printJSON(results); err != nil {
+			return err
+		}
+	} else if err := a.printChanged(what, results); err != nil {
+		return err
+	}
+	return a.reportUnchanged(ctx, all, before, f.dryRun)
+}
+
+func (a *app) printChanged(what change, results []admin.Changed) error {
+	for _, r := range results {
+		text := fmt.Sprintf("%s: %s %s", r.Pipeline, what.done, countDeadLetters(r.Changed))
+		if r.DryRun {
+			text = fmt.Sprintf("%s: would %s %s", r.Pipeline, what.verb, countDeadLetters(r.Changed))
+		}
+		if r.Unnotified > 0 {
+			text += fmt.Sprintf("; skipped %s: the dead-letter hook was not notified yet", admin.Count(r.Unnotified))
+		}
+		if r.Skipped > 0 {
+			text += fmt.Sprintf("; skipped %s: already in the buffer, closed meanwhile, or of a dropped sink", admin.Count(r.Skipped))
+		}
+		if _, err := io.WriteString(a.stdout, text+"\n"); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func countDeadLetters(n int64) string { return plural(n, "dead letter", "dead letters") }
+
+// confirm asks for confirmation on a terminal.
+func (a *app) confirm(ctx context.Context, what change, all []deadLetters) error {
+	if !isTerminal(os.Stdin) || !isTerminal(a.stderr) {
+		return nil
+	}
+	var n int64
+	var names []string
+	for _, l := range all {
+		some, err := l.countClosable(ctx)
+		if err != nil {
+			return err
+		}
+		if some > 0 {
+			n += some
+			names = append(names, l.pipeline)
+		}
+	}
+	if n == 0 {
+		return nil
+	}
+	ok, err := a.newQuestions(os.Stdin).confirm(fmt.Sprintf("%s %s of %s?",
+		strings.ToUpper(what.verb[:1])+what.verb[1:], countDeadLetters(n), strings.Join(names, ", ")))
+	if err == nil && !ok || errors.Is(err, errNoAnswer) {
+		return errors.New("nothing was changed")
+	}
+	return err
+}
+
+// deadLetterKey identifies a dead letter. An event may have several.
+type deadLetterKey struct {
+	pipeline, id string
+	group        uuid.UUID
+}
+
+// openByID returns the open dead letters that --id selects. It rejects an id that several pipelines have, because those
+// are different events.
+func openByID(ctx context.Context, all []deadLetters) (map[deadLetterKey]bool, error) {
+	keys := map[deadLetterKey]bool{}
+	pipelines := map[string][]string{} // by id
+	ids := filterIDs(all[0].filter)
+	if len(ids) == 0 {
+		return keys, nil
+	}
+	for _, l := range all {
+		if err := l.each(ctx, func(e *buffer.DeadEvent) (bool, error) {
+			id := e.Identity()
+			keys[deadLetterKey{l.pipeline, id, e.GroupID}] = true
+			if !slices.Contains(pipelines[id], l.pipeline) {
+				pipelines[id] = append(pipelines[id], l.pipeline)
+			}
+			return true, nil
+		}); err != nil {
+			return nil, err
+		}
+	}
+	for _, id := range ids {
+		if names := pipelines[id]; len(names) > 1 {
+			return nil, usage("several pipelines have a dead letter %s; expected --pipeline %s", id, strings.Join(names, " or --pipeline "))
+		}
+	}
+	return keys, nil
+}
+
+// reportUnchanged prints why events selected with --id were not changed.
+func (a *app) reportUnchanged(ctx context.Context, all []deadLetters, before map[deadLetterKey]bool, dryRun bool) error {
+	ids := filterIDs(all[0].filter)
+	if len(ids) == 0 {
+		return nil
+	}
+	why, changed := map[string]string{}, map[string]bool{}
+	for _, l := range all {
+		l.filter.Closed = true
+		if err := l.each(ctx, func(e *buffer.DeadEvent) (bool, error) {
+			id := e.Identity()
+			wasOpen := before[deadLetterKey{l.pipeline, id, e.GroupID}]
+			switch isClosed := !e.ClosedAt.IsZero(); {
+			case wasOpen && isClosed:
+				changed[id] = true
+			case isClosed:
+				if why[id] == "" {
+					why[id] = "it was " + closedAgo(e)
+				}
+			case l.Notifies(e.Sink) && e.NotifiedAt.IsZero():
+				why[id] = "the dead-letter hook was not notified yet"
+			case dryRun:
+				changed[id] = true
+			default:
+				why[id] = "its id is already in the buffer"
+				if e.Sink != "" && e.Sink != "*" {
+					why[id] += ", or sink " + e.Sink + " is dropped"
+				}
+			}
+			return true, nil
+		}); err != nil {
+			return err
+		}
+	}
+	for _, id := range ids {
+		switch {
+		case changed[id]:
+		case why[id] != "":
+			a.fail(fmt.Errorf("%s: %s", id, why[id]))
+		default:
+			a.fail(fmt.Errorf("%s: no dead letter has this id", id))
+		}
+	}
+	return nil
+}

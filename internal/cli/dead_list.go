@@ -1,0 +1,165 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"io"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+// tableLimit is the default of --limit for a table.
+const tableLimit = 100
+
+func (a *app) deadListCommand() *cobra.Command {
+	var f deadFlags
+	var c *cobra.Command
+	c = a.withConfig(&cobra.Command{
+		Use:   "list",
+		Short: "List dead letters",
+		Long: `List shows the matching dead letters, one a line, at most --limit. With --json it
+shows all of them as an array of objects with the columns of outbox_dead_letters,
+with payloads and headers as they were written.`,
+		Example: "  relay dead list -c relay.yaml\n  relay dead list -c relay.yaml --json | jq .[].event_id",
+	}, func(_ *cobra.Command, cfg *config.Config) error {
+		if f.limit < 0 {
+			return usage("--limit is %d; expected 0 (no limit) or more", f.limit)
+		}
+		if f.asJSON && !c.Flags().Changed("limit") {
+			f.limit = 0
+		}
+		return a.withDeadLetters(c, cfg, &f, func(ctx context.Context, all []deadLetters) error {
+			if f.asJSON {
+				return a.listJSON(ctx, all, f.limit)
+			}
+			return a.listTable(ctx, all, &f)
+		})
+	})
+	f.bind(c)
+	f.bindClosed(c)
+	c.Flags().IntVar(&f.limit, "limit", tableLimit, "maximum number of dead letters; 0 for all")
+	return c
+}
+
+// listJSON streams dead letters as a JSON array. If a pipeline cannot be read, it
+// prints the error and continues with the others.
+func (a *app) listJSON(ctx context.Context, all []deadLetters, limit int) error {
+	count := 0
+	if _, err := io.WriteString(a.stdout, "["); err != nil {
+		return err
+	}
+	for _, l := range all {
+		err := l.each(ctx, func(e *buffer.DeadEvent) (bool, error) {
+			object, err := admin.NewDeadLetter(e, a.redact).Text("  ")
+			if err != nil {
+				return false, err
+			}
+			between := "\n  "
+			if count > 0 {
+				between = ",\n  "
+			}
+			count++
+			_, err = a.stdout.Write(append([]byte(between), object...))
+			return count != limit, err
+		})
+		if err != nil {
+			a.fail(err)
+		}
+		if limit > 0 && count == limit {
+			break
+		}
+	}
+	end := "]\n"
+	if count > 0 {
+		end = "\n]\n"
+	}
+	_, err := io.WriteString(a.stdout, end)
+	return err
+}
+
+// listTable prints dead letters as a table.
+func (a *app) listTable(ctx context.Context, all []deadLetters, f *deadFlags) error {
+	head := []string{"PIPELINE"}
+	several := slices.ContainsFunc(all, func(l deadLetters) bool { return l.Sinks != nil })
+	if several {
+		head = append(head, "SINK")
+	}
+	head = append(head, "ID", "TOPIC", "KEY", "ATTEMPTS", "DIED", "NOTIFIED")
+	if f.closed {
+		head = append(head, "CLOSED")
+	}
+	rows := [][]string{append(head, "ERROR")}
+	var matching int64
+	for _, l := range all {
+		n, err := l.count(ctx)
+		if err == nil {
+			matching += n.Open
+			if f.closed {
+				matching += n.Closed
+			}
+			err = l.each(ctx, func(e *buffer.DeadEvent) (bool, error) {
+				if f.limit > 0 && len(rows) > f.limit {
+					return false, nil
+				}
+				rows = append(rows, a.row(l, e, several, f.closed))
+				return true, nil
+			})
+		}
+		if err != nil {
+			a.fail(err)
+		}
+	}
+	if _, err := io.WriteString(a.stdout, columns(rows, terminalWidth(a.stdout))); err != nil {
+		return err
+	}
+	if more := matching - int64(len(rows)-1); more > 0 && f.limit > 0 && len(rows) > f.limit {
+		a.printErr(admin.Count(more) + " more; use --limit 0 to show all")
+	}
+	return nil
+}
+
+func (a *app) row(l deadLetters, d *buffer.DeadEvent, several, closed bool) []string {
+	key := "-"
+	if d.Key != nil {
+		key = *d.Key
+	}
+	notified := "-" // no hook
+	switch {
+	case !d.NotifiedAt.IsZero():
+		notified = "yes"
+	case l.Notifies(d.Sink):
+		notified = "no"
+	}
+	row := []string{d.Pipeline}
+	if several {
+		row = append(row, printable(cmp.Or(d.Sink, "-")))
+	}
+	row = append(row, d.Identity(), printable(d.Topic), printable(key), strconv.Itoa(d.Attempts), ago(d.DiedAt), notified)
+	if closed {
+		row = append(row, closedAgo(d))
+	}
+	return append(row, printable(a.redact(d.Error)))
+}
+
+// closedAgo says how and when a dead letter was closed, "-" if it is open.
+func closedAgo(d *buffer.DeadEvent) string {
+	if d.ClosedAt.IsZero() {
+		return "-"
+	}
+	return cmp.Or(d.ClosedAs, "closed") + " " + ago(d.ClosedAt) + " ago"
+}
+
+// ago is the time since at by the local clock, "-" if at is zero.
+func ago(at time.Time) string {
+	if at.IsZero() {
+		return "-"
+	}
+	return admin.Age(max(0, time.Since(at)))
+}

@@ -1,0 +1,185 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/sink"
+)
+
+// diagnosisTimeout is how long the diagnosis of a database or a sink may take.
+const diagnosisTimeout = 10 * time.Second
+
+func (a *app) doctorCommand() *cobra.Command {
+	var asJSON bool
+	c := a.withConfig(&cobra.Command{
+		Use:   "doctor",
+		Short: "Check databases and sinks, and say what is wrong and how to fix it",
+		Long: `Doctor checks the database and the sink of every pipeline: tables, privileges,
+indexes, the query plan of a claim, and transactions that block vacuum; whether the
+sink accepts events, and how durable it is. It changes nothing.
+
+OK: no problem. WARN: it works, but not as well as it could. FAIL: it does not work.
+The fix is below each finding. The exit status is 1 if anything fails.`,
+		Example: "  relay doctor -c relay.yaml\n  relay doctor -c relay.yaml --json",
+	}, func(c *cobra.Command, cfg *config.Config) error {
+		pipelines, err := cfg.Open(func(string) config.Process {
+			return config.Process{Owner: "doctor", Stdout: io.Discard, Log: discardLog}
+		})
+		if err != nil {
+			return err
+		}
+		d := a.diagnose(c.Context(), cfg, pipelines)
+		for _, err := range closeAll(pipelines) {
+			a.fail(err)
+		}
+		a.failed = a.failed || d.Problems > 0
+		if asJSON {
+			return a.printJSON(d)
+		}
+		return a.printDiagnosis(cfg, d)
+	})
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	return c
+}
+
+// diagnosis is the output of relay doctor --json. The findings are in the order of the pipelines.
+type diagnosis struct {
+	Problems  int64               `json:"problems"`
+	Warnings  int64               `json:"warnings"`
+	Pipelines []pipelineDiagnosis `json:"pipelines"`
+}
+
+type pipelineDiagnosis struct {
+	Name     string    `json:"name"`
+	Findings []finding `json:"findings"`
+}
+
+type finding struct {
+	Level   string `json:"level"`
+	Subject string `json:"subject"`
+	Text    string `json:"text"`
+	Fix     string `json:"fix,omitempty"`
+}
+
+// diagnose checks all databases and sinks concurrently.
+func (a *app) diagnose(ctx context.Context, cfg *config.Config, pipelines []*config.Runtime) (d diagnosis) {
+	type check struct {
+		pipeline int
+		run      func(context.Context) []buffer.Finding
+		findings []buffer.Finding
+	}
+	var checks []check
+	for i, opened := range pipelines {
+		checks = append(checks,
+			check{pipeline: i, run: opened.Buffer.Diagnose})
+		for _, s := range opened.Sinks {
+			checks = append(checks, check{pipeline: i, run: func(ctx context.Context) []buffer.Finding {
+				return diagnoseSink(ctx, strings.TrimSpace("sink "+s.Config.SinkName), &s.Config.Sink, s.Sink)
+			}})
+		}
+		for _, h := range opened.Hooks {
+			checks = append(checks, check{pipeline: i, run: func(ctx context.Context) []buffer.Finding {
+				return diagnoseSink(ctx, h.Name, h.Config, h.Sink)
+			}})
+		}
+	}
+	var wait sync.WaitGroup
+	for i := range checks {
+		wait.Go(func() {
+			ctx, cancel := context.WithTimeout(ctx, diagnosisTimeout)
+			defer cancel()
+			checks[i].findings = checks[i].run(ctx)
+		})
+	}
+	wait.Wait()
+	for i := range pipelines {
+		d.Pipelines = append(d.Pipelines, pipelineDiagnosis{Name: cfg.Pipelines[i].Name, Findings: []finding{}})
+	}
+	for i := range d.Pipelines {
+		p := &d.Pipelines[i]
+		for _, w := range cfg.Warnings() {
+			if w.Pipeline == p.Name {
+				p.Findings = append(p.Findings, finding{buffer.LevelWarning.String(), "configuration", a.redact(w.Place.String() + ": " + w.Text), a.redact(w.Fix)})
+				d.Warnings++
+			}
+		}
+	}
+	for _, c := range checks {
+		p := &d.Pipelines[c.pipeline]
+		for _, f := range c.findings {
+			p.Findings = append(p.Findings, finding{f.Level.String(), f.Subject, oneLine(a.redact(a.forFile(f.Text))), a.redact(a.forFile(f.Fix))})
+			switch f.Level {
+			case buffer.LevelError:
+				d.Problems++
+			case buffer.LevelWarning:
+				d.Warnings++
+			}
+		}
+	}
+	return d
+}
+
+// diagnoseSink reports whether a sink accepts events, and what may lose them there.
+func diagnoseSink(ctx context.Context, key string, c *config.Sink, s sink.Sink) []buffer.Finding {
+	where := fmt.Sprintf("%s (%s)", c.URL, address(c))
+	if err := s.Check(ctx); err != nil {
+		fix := "correct " + key + " in the configuration"
+		if errors.Is(err, sink.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+			fix = "start it, make room in it, or correct " + key + "; events wait until then"
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			err = fmt.Errorf("%s did not respond within %v: %w", where, diagnosisTimeout, err)
+		}
+		return []buffer.Finding{{Level: buffer.LevelError, Subject: key, Text: err.Error(), Fix: fix}}
+	}
+	findings := []buffer.Finding{{Subject: key, Text: where + " is reachable"}}
+	if warner, ok := s.(sink.Warner); ok {
+		for _, text := range warner.Warnings(ctx) {
+			findings = append(findings, buffer.Finding{Level: buffer.LevelWarning, Subject: key, Text: text})
+		}
+	}
+	if informer, ok := s.(sink.Informer); ok {
+		for _, text := range informer.Notes(ctx) {
+			findings = append(findings, buffer.Finding{Subject: key, Text: text})
+		}
+	}
+	return findings
+}
+
+// printDiagnosis writes the findings for people.
+func (a *app) printDiagnosis(cfg *config.Config, d diagnosis) error {
+	paint := painter(a.stdout)
+	levels := map[string]string{
+		buffer.LevelOK.String(): paint(green, "OK") + "  ", buffer.LevelWarning.String(): paint(yellow, "WARN"), buffer.LevelError.String(): paint(red, "FAIL"),
+	}
+	var b strings.Builder
+	for i, p := range d.Pipelines {
+		for _, one := range cfg.Pipelines[i].PerSink() {
+			b.WriteString(route(one) + "\n")
+		}
+		width := 0
+		for _, f := range p.Findings {
+			width = max(width, len(f.Subject))
+		}
+		for _, f := range p.Findings {
+			fmt.Fprintf(&b, "  %s  %-*s  %s\n", levels[f.Level], width, f.Subject, f.Text)
+			if f.Fix != "" {
+				fmt.Fprintf(&b, "        %*s  > %s\n", width, "", f.Fix)
+			}
+		}
+		b.WriteByte('\n')
+	}
+	fmt.Fprintf(&b, "%s, %s\n", plural(d.Problems, "problem", "problems"), plural(d.Warnings, "warning", "warnings"))
+	_, err := io.WriteString(a.stdout, b.String())
+	return err
+}

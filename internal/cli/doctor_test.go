@@ -1,0 +1,175 @@
+package cli
+
+import (
+	"encoding/json"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+)
+
+// doctorOutput is the output of doctor --json.
+type doctorOutput struct {
+	Problems, Warnings int
+	Pipelines          []struct {
+		Name     string
+		Findings []struct{ Level, Subject, Text, Fix string }
+	}
+}
+
+// find returns the texts of the findings with a level and subject, joined.
+func (d *doctorOutput) find(pipeline, level, about string) string {
+	var texts []string
+	for _, p := range d.Pipelines {
+		for _, f := range p.Findings {
+			if p.Name == pipeline && f.Level == level && f.Subject == about {
+				texts = append(texts, f.Text+" > "+f.Fix)
+			}
+		}
+	}
+	return strings.Join(texts, "\n")
+}
+
+func doctorJSON(t *testing.T, path string, code int) (d doctorOutput) {
+	t.Helper()
+	r := do(t, nil, "doctor", "-c", path, "--json")
+	if r.code != code || r.stderr != "" {
+		t.Errorf("exit status %d, want %d: %s", r.code, code, r.stderr)
+	}
+	if err := json.Unmarshal([]byte(r.stdout), &d); err != nil {
+		t.Fatalf("%q is not JSON: %v", r.stdout, err)
+	}
+	return d
+}
+
+func TestDoctor_OK(t *testing.T) {
+	t.Parallel()
+	db, url := newDatabase(t), testserver.SharedRedis(t)
+	path := write(t, onePipeline("orders", db.url, url))
+	r := do(t, nil, "doctor", "-c", path)
+	r.want(t, 0, "  OK    claim plan        a claim uses index outbox_events_pkey\n", "")
+	r.want(t, 0, "\n0 problems, ", "")
+	if strings.Contains(r.stdout, "FAIL") || strings.Contains(r.stdout, "\x1b") {
+		t.Errorf("stdout is %s", r.stdout)
+	}
+	if d := doctorJSON(t, path, 0); d.Problems != 0 || d.find("orders", "ok", "sink") == "" {
+		t.Errorf("the diagnosis is %+v", d)
+	}
+}
+
+// Every problem comes with a fix and without secrets, and one pipeline does not hide the problems of another.
+func TestDoctor_Problems(t *testing.T) {
+	t.Parallel()
+	db, bare, redisURL := newDatabase(t), testserver.Postgres(t), testserver.SharedRedis(t)
+	db.exec("CREATE INDEX by_topic ON outbox_events (topic)")
+	echo := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {}))
+	gone := echo.URL
+	echo.Close()
+	path := write(t, "pipelines:\n"+
+		"  - {name: orders, source: {url: '"+db.url+"'}, sink: {url: '"+redisURL+"'}, dead_letter: {hook: {url: '"+gone+"/x?key=s3cret'}}}\n"+
+		"  - {name: bare, source: {url: '"+bare+"'}, sink: {url: 'stdout:'}}\n"+
+		"  - {name: down, source: {url: '"+unreachable+"'}, sink: {url: 'redis://:s3cret@127.0.0.1:1'}}\n")
+	d := doctorJSON(t, path, 1)
+	for _, want := range []struct{ pipeline, level, about, says string }{
+		{"orders", "ok", "tables", ""},
+		{"orders", "warning", "indexes", "> DROP INDEX public.by_topic"},
+		{"orders", "ok", "sink", "is reachable"},
+		{"orders", "error", "dead_letter.hook", "connection refused"},
+		{"bare", "error", "tables", "table outbox_events does not exist"},
+		{"bare", "error", "tables", "> relay migrate -c " + path},
+		{"bare", "ok", "sink", "stdout:"},
+		{"down", "error", "server", "cannot reach PostgreSQL at 127.0.0.1:1"},
+		{"down", "error", "sink", "> start it"},
+	} {
+		if got := d.find(want.pipeline, want.level, want.about); got == "" || !strings.Contains(got, want.says) {
+			t.Errorf("%s, %s (%s) is %q, want %q", want.pipeline, want.about, want.level, got, want.says)
+		}
+	}
+	r := do(t, nil, "doctor", "-c", path)
+	r.want(t, 1, "> DROP INDEX public.by_topic\n", "")
+	r.want(t, 1, "  FAIL  tables", "")
+	if d.Problems < 7 || !strings.Contains(r.stdout, "problems, ") {
+		t.Errorf("%d problems: %s", d.Problems, r.stdout)
+	}
+}
+
+// The warning for a short duplicate window has both durations and the command.
+func TestDoctor_Warnings(t *testing.T) {
+	t.Parallel()
+	db, server := newDatabase(t), testserver.NATS(t)
+	conn, err := nats.Connect(server.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	js, err := jetstream.New(conn)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "ORDERS", Subjects: []string{"orders"}, Duplicates: 10 * time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	path := write(t, onePipeline("orders", db.url, server.URL+"\", subject: \"orders", "    lease: 20s", "    retry: {max: 40s}"))
+	got := doctorJSON(t, path, 0)
+	// five leases + the time of a send
+	if text := got.find("orders", "warning", "sink"); !strings.Contains(text, "10s") || !strings.Contains(text, "2m10s") || !strings.Contains(text, "nats stream edit ORDERS") {
+		t.Errorf("the diagnosis is %+v", got)
+	}
+	if text := got.find("orders", "ok", "sink"); !strings.Contains(text, "stream ORDERS has one replica") {
+		t.Errorf("the diagnosis is %+v", got)
+	}
+}
+
+// Doctor says what a Redis may lose of what it acknowledged.
+func TestDoctor_RedisPersistence(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	nothing, second := testserver.Redis(t, "--appendonly", "no", "--save", ""), testserver.Redis(t, "--appendfsync", "everysec")
+	got := doctorJSON(t, write(t, onePipeline("orders", db.url, nothing.URL)), 0)
+	if text := got.find("orders", "warning", "sink"); !strings.Contains(text, "keeps nothing on disk") {
+		t.Errorf("the diagnosis is %+v", got)
+	}
+	got = doctorJSON(t, write(t, onePipeline("orders", db.url, second.URL)), 0)
+	if text := got.find("orders", "ok", "sink"); !strings.Contains(text, "appendfsync everysec") || got.Warnings != 0 {
+		t.Errorf("the diagnosis is %+v", got)
+	}
+}
+
+// Missing privileges come with the GRANT statement.
+func TestDoctor_MissingPrivileges(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	u, err := url.Parse(db.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	role := "poor_" + strings.ToLower(strings.TrimPrefix(u.Path, "/"))
+	db.exec("CREATE ROLE " + role + " LOGIN PASSWORD 's3cret'")
+	defer db.exec("DROP ROLE " + role)
+	u.User = url.UserPassword(role, "s3cret")
+	d := doctorJSON(t, write(t, onePipeline("orders", u.String(), "stdout:")), 1)
+	if got := d.find("orders", "error", "tables"); !strings.Contains(got, "> GRANT SELECT, INSERT, UPDATE, DELETE ON public.outbox_events TO") {
+		t.Errorf("the diagnosis is %+v", d)
+	}
+}
+
+// Doctor changes no event and no ledger row, and creates no file.
+func TestDoctor_ChangesNothing(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.insert(5)
+	doctorJSON(t, write(t, onePipeline("orders", db.url, "stdout:")), 0)
+	if n := db.count("SELECT count(*) FROM outbox_events WHERE group_id IS NULL"); n != 5 {
+		t.Errorf("%d events are unclaimed", n)
+	}
+	if n := db.count("SELECT count(*) FROM outbox_batches"); n != 0 {
+		t.Errorf("%d batches exist", n)
+	}
+}

@@ -1,0 +1,78 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outboxrelay/relay/internal/config"
+)
+
+const (
+	// healthTimeout is shorter than the 5 s that process managers usually allow.
+	healthTimeout = 4 * time.Second
+	// healthLimit is how much of a response is printed.
+	healthLimit = 4 << 10
+)
+
+func (a *app) healthCommand() *cobra.Command {
+	var ready bool
+	c := a.withConfig(&cobra.Command{
+		Use:   "health",
+		Short: "Ask a running relay whether it works, for health checks of containers",
+		Long: `Health asks the admin endpoint (admin.listen) of the relay that runs on this machine
+with this configuration, and exits with 0 if it works. With --ready every pipeline must
+also reach its database and its sink. Do not restart a relay that is not ready: a
+restart does not repair a sink.`,
+		Example: "  relay health -c relay.yaml\n  relay health -c relay.yaml --ready",
+	}, func(c *cobra.Command, cfg *config.Config) error {
+		path := "/livez"
+		if ready {
+			path = "/readyz"
+		}
+		return a.health(c.Context(), cfg.Admin, path)
+	})
+	c.Flags().BoolVar(&ready, "ready", false, "fail also if a database or sink cannot be reached, or a pipeline stands still")
+	return c
+}
+
+// health requests a path of the admin endpoint. A listen address without a host, or with
+// 0.0.0.0, is dialled on this machine.
+func (a *app) health(ctx context.Context, admin config.Admin, path string) (err error) {
+	if admin.Listen == "" {
+		return usage(`admin.listen is ""; expected an address, because health asks the admin endpoint`)
+	}
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin.Listen+path, http.NoBody)
+	if err != nil {
+		return err
+	}
+	if token := admin.Token.Reveal(); token != "" {
+		request.Header.Set("Authorization", "Bearer "+token)
+	}
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // and no proxy
+	response, err := client.Do(request)
+	if err != nil {
+		return fmt.Errorf("the relay does not answer at admin.listen; start it with relay run, or see its log: %w", err)
+	}
+	defer func() { err = errors.Join(err, response.Body.Close()) }()
+	if response.StatusCode == http.StatusSwitchingProtocols { // its body is the connection, whose reads no context ends
+		return fmt.Errorf("GET http://%s%s: %s: another program than the relay answers at admin.listen", admin.Listen, path, response.Status)
+	}
+	body, err := io.ReadAll(io.LimitReader(response.Body, healthLimit))
+	if err != nil {
+		return err
+	}
+	if response.StatusCode != http.StatusOK {
+		return fmt.Errorf("GET http://%s%s: %s: %s", admin.Listen, path, response.Status, strings.TrimSpace(string(body)))
+	}
+	_, err = a.stdout.Write(body)
+	return err
+}

@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+)
+
+// A sink that is away is no reason to restart a relay that works.
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	at, away := freeAddress(t), freeAddress(t)
+	source := "sqlite://" + t.TempDir() + "/orders.db"
+	configuration := func(sink string) string {
+		return write(t, strings.Replace(onePipeline("orders", source, sink), `{listen: ""}`, `{listen: "`+at+`", token: letmein}`, 1))
+	}
+	ready := func(with string, code int, text string) {
+		t.Helper()
+		testserver.Eventually(t, func() error {
+			if got := do(t, nil, "health", "--ready", "-c", with); got.code != code || !strings.Contains(got.stdout+got.stderr, text) {
+				return fmt.Errorf("exit status %d: %s%s; want %d: %s", got.code, got.stdout, got.stderr, code, text)
+			}
+			return nil
+		})
+	}
+	working, broken := configuration(testserver.Redis(t).URL), configuration("redis://"+away)
+
+	do(t, nil, "health", "-c", working).want(t, 1, "", "the relay does not answer at admin.listen; start it with relay run")
+	if got := do(t, nil, "migrate", "-c", working); got.code != 0 {
+		t.Fatal(got.stderr)
+	}
+	r := start(t, nil, "run", "-c", working)
+	r.waitForLog("admin endpoint listening")
+	do(t, nil, "health", "-c", working).want(t, 0, "ok\n", "")
+	ready(working, 0, `"ready": true`)
+	r.signal(syscall.SIGTERM)
+	r.exit()
+
+	r = start(t, nil, "run", "-c", broken)
+	r.waitForLog("admin endpoint listening")
+	ready(broken, 1, away)
+	do(t, nil, "health", "-c", broken).want(t, 0, "ok\n", "")
+	r.signal(syscall.SIGTERM)
+	r.exit()
+}
+
+// Another server has the address, and answers 101: no context ends a read of what follows.
+func TestHealth_SwitchingProtocols(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		conn, _, err := http.NewResponseController(w).Hijack()
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer conn.Close()
+		_, _ = io.WriteString(conn, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
+		_, _ = io.Copy(io.Discard, conn)
+	}))
+	t.Cleanup(server.Close)
+	at := strings.TrimPrefix(server.URL, "http://")
+	file := write(t, strings.Replace(onePipeline("orders", "postgres://app@db/app", "stdout:"), `{listen: ""}`, `{listen: "`+at+`"}`, 1))
+	do(t, nil, "health", "-c", file).want(t, 1, "", "101 Switching Protocols: another program")
+}
+
+func TestHealth_NoEndpoint(t *testing.T) {
+	t.Parallel()
+	off := write(t, onePipeline("orders", "postgres://app@db/app", "stdout:"))
+	do(t, nil, "health", "-c", off).want(t, 2, "", `admin.listen is ""; expected an address`)
+}

@@ -1,0 +1,304 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/internal/introspect"
+	"github.com/outboxrelay/relay/internal/scaffold"
+)
+
+// introspectTimeout limits the reading of a database's catalog.
+const introspectTimeout = 30 * time.Second
+
+// initFlags are the flags of init. An empty one is a question on a terminal.
+type initFlags struct {
+	source, table, name, preset, output string
+	sinks                               []string
+	force, yes                          bool
+}
+
+func (a *app) initCommand() *cobra.Command {
+	var f initFlags
+	c := &cobra.Command{
+		Use:   "init",
+		Short: "Inspect a database, ask a few questions, write a relay.yaml",
+		Long: `Init writes a working relay.yaml with comments, from a table of your database to a
+sink. On a terminal it asks for what the flags do not say. It reads the database's
+catalog to propose what to send. It changes nothing there, and sends nothing.
+
+The file never contains a URL or a secret. It names environment variables:
+` + scaffold.SourceVariable + `, ` + scaffold.SinkVariable + ` and those of the sink's API.`,
+		Example: `  relay init
+  relay init --source "$DATABASE_URL" --table contact_activity_events \
+    --sink https://api.hubapi.com/crm/v3/objects/contacts/batch/upsert
+  relay init --source "$DATABASE_URL" --sink redis://cache:6379/0 --sink nats://broker:4222`,
+		Args: cobra.NoArgs,
+		RunE: func(c *cobra.Command, _ []string) error { return a.init(c.Context(), &f) },
+	}
+	flags := c.Flags()
+	flags.StringVar(&f.source, "source", "", "database URL: postgres://user:password@host/database, sqlite:///path.db (default $"+scaffold.SourceVariable+")")
+	flags.StringVar(&f.table, "table", "", "table of events: the relay's own outbox_events, or a custom table")
+	flags.StringVar(&f.preset, "preset", "", "layout of a custom table, if it is a known one, like debezium")
+	flags.StringArrayVar(&f.sinks, "sink", nil, "sink URL: redis://, nats://, https://, file:///path or stdout: (default $"+scaffold.SinkVariable+"); repeat the flag for several sinks")
+	flags.StringVar(&f.name, "name", "", "pipeline name (default the table's)")
+	flags.StringVarP(&f.output, "output", "o", "relay.yaml", "file to write")
+	flags.BoolVar(&f.force, "force", false, "overwrite an existing file")
+	flags.BoolVarP(&f.yes, "yes", "y", false, "ask nothing, use the defaults")
+	return c
+}
+
+func (a *app) init(ctx context.Context, f *initFlags) error {
+	q := &questions{}
+	if isTerminal(os.Stdin) && isTerminal(a.stderr) && !f.yes {
+		q = a.newQuestions(os.Stdin)
+	}
+	f.source = cmp.Or(f.source, os.Getenv(scaffold.SourceVariable))
+	f.sinks = slices.DeleteFunc(f.sinks, func(url string) bool { return url == "" })
+	if url := os.Getenv(scaffold.SinkVariable); len(f.sinks) == 0 && url != "" {
+		f.sinks = []string{url}
+	}
+	if err := f.missing(q); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(f.output); err == nil && !f.force {
+		return errExists(f.output)
+	}
+	d := scaffold.Draft{File: f.output}
+	catalog, err := a.askSource(ctx, q, f, &d)
+	if err != nil {
+		return err
+	}
+	if err := a.askTable(q, f, &d, catalog); err != nil {
+		return err
+	}
+	sink, err := a.askSink(q, f, &d)
+	if err != nil {
+		return err
+	}
+	if err := askName(q, f, &d); err != nil {
+		return err
+	}
+	text := d.Text()
+	if err := validateDraft(&d, text); err != nil {
+		return err
+	}
+	if err := writeNewFile(f.output, text, f.force); err != nil {
+		return err
+	}
+	_, err = io.WriteString(a.stdout, a.redact(nextSteps(&d, catalog, sink)))
+	return err
+}
+
+// missing reports the flags that are required if init cannot ask.
+func (f *initFlags) missing(q *questions) error {
+	var names []string
+	if f.source == "" {
+		names = append(names, "--source")
+	}
+	if len(f.sinks) == 0 {
+		names = append(names, "--sink")
+	}
+	if q.enabled() || names == nil {
+		return nil
+	}
+	return usage("init asks questions on a terminal only; expected %s", strings.Join(names, " and "))
+}
+
+// askSource asks for the database and reads its catalog.
+func (a *app) askSource(ctx context.Context, q *questions, f *initFlags, d *scaffold.Draft) (catalog *introspect.Database, err error) {
+	err = q.ask(question{
+		flag: "--source", given: f.source, text: "Database: postgres://user:password@host/database or sqlite:///path.db",
+	}, func(answer string) error {
+		answer = sqliteURL(answer)
+		p, err := a.parseURLs(answer, "stdout:")
+		if err != nil {
+			return err
+		}
+		ctx, cancel := context.WithTimeout(ctx, introspectTimeout)
+		defer cancel()
+		d.Source.Driver, d.Source.URL = p.Source.Driver, answer
+		catalog, err = introspect.Open(ctx, p.Source.Driver, answer)
+		return err
+	})
+	return catalog, err
+}
+
+// sqliteURL returns the URL of an existing file, and any other answer as it is.
+func sqliteURL(answer string) string {
+	if info, err := os.Stat(answer); err != nil || !info.Mode().IsRegular() {
+		return answer
+	}
+	path, err := filepath.Abs(answer)
+	if err != nil {
+		return answer
+	}
+	return "sqlite://" + (&url.URL{Path: path}).EscapedPath()
+}
+
+// askSink asks for the sink. The result prints without secrets.
+func (a *app) askSink(q *questions, f *initFlags, d *scaffold.Draft) (shown string, err error) {
+	if len(f.sinks) > 1 {
+		var all []string
+		for _, url := range f.sinks {
+			p, err := a.parseURLs("sqlite:///p", url)
+			if err != nil {
+				return "", err
+			}
+			all = append(all, p.Sink.URL.String())
+		}
+		d.Sinks = f.sinks
+		return strings.Join(all, ", "), nil
+	}
+	err = q.ask(question{
+		flag: "--sink", given: strings.Join(f.sinks, ""), proposed: "stdout:",
+		text: "Sink: redis://host:6379/0, nats://host:4222, https://host/path, file:///path,\nor stdout: to print the events",
+	}, func(answer string) error {
+		p, err := a.parseURLs("sqlite:///p", answer)
+		if err != nil {
+			return err
+		}
+		d.Sink, shown = answer, p.Sink.URL.String()
+		return nil
+	})
+	return shown, err
+}
+
+// parseURLs parses the URLs as a configuration does. From then on their secrets are redacted.
+func (a *app) parseURLs(source, sink string) (*config.Pipeline, error) {
+	env := map[string]string{"SOURCE": source, "SINK": sink}
+	cfg, err := config.Parse("relay.yaml", []byte("pipelines:\n  - name: p\n    source: {url: \"${SOURCE}\"}\n    sink: {url: \"${SINK}\"}\n"),
+		func(name string) (string, bool) { value, set := env[name]; return value, set })
+	var wrong config.Errors
+	if errors.As(err, &wrong) {
+		return nil, usage("%s", wrong[0].Text)
+	}
+	if err != nil {
+		return nil, err
+	}
+	before, redact := a.redact, cfg.Redactor()
+	a.redact = func(text string) string { return redact(before(text)) }
+	return &cfg.Pipelines[0], nil
+}
+
+// askName asks for the name of the pipeline.
+func askName(q *questions, f *initFlags, d *scaffold.Draft) error {
+	return q.ask(question{
+		flag: "--name", given: f.name, proposed: scaffold.NameOf(d.Source.Name), text: "Pipeline name, of a-z, 0-9, _ and -",
+	}, func(answer string) error {
+		if strings.Trim(answer, "abcdefghijklmnopqrstuvwxyz0123456789_-") != "" {
+			return usage("--name is %q; expected a name of a-z, 0-9, _ and -", answer)
+		}
+		d.Name = answer
+		return nil
+	})
+}
+
+// validateDraft validates and opens the configuration, as `relay check` does.
+func validateDraft(d *scaffold.Draft, text string) error {
+	env := map[string]string{}
+	for _, v := range d.Variables() {
+		env[v.Name] = cmp.Or(v.Value, "x")
+	}
+	cfg, err := config.Parse(d.File, []byte(text), func(name string) (string, bool) {
+		value, set := env[name]
+		return value, set
+	})
+	if err != nil {
+		return err
+	}
+	lines, err := cfg.Open(func(string) config.Process { return config.Process{Stdout: io.Discard, Log: discardLog} })
+	if err != nil {
+		return err
+	}
+	return errors.Join(closeAll(lines)...)
+}
+
+func errExists(path string) error {
+	return usage("file %s exists; expected another file (-o), or --force to overwrite it", path)
+}
+
+func writeNewFile(path, text string, force bool) (err error) {
+	flags := os.O_WRONLY | os.O_CREATE | os.O_EXCL
+	if force {
+		flags = os.O_WRONLY | os.O_CREATE | os.O_TRUNC
+	}
+	f, err := os.OpenFile(path, flags, 0o644)
+	if errors.Is(err, fs.ErrExist) {
+		return errExists(path)
+	}
+	if err != nil {
+		return fmt.Errorf("writing the configuration: %w", err)
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	_, err = f.WriteString(text)
+	return err
+}
+
+// nextSteps describes the file, and what to do in the database and the environment before the relay runs.
+func nextSteps(d *scaffold.Draft, catalog *introspect.Database, sink string) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "Wrote %s: from %s to %s\n", d.File, d.Source.Name, sink)
+	for _, warning := range warnings(d) {
+		fmt.Fprintf(&b, "\n%s\n", wrapped(warning))
+	}
+	if add := d.Source.AddCursor(); add != "" {
+		fmt.Fprintf(&b, "\n%s\n\n    %s;\n", wrapped("Its primary key is a uuid, which does not grow, so each claim reads the whole table, and more of it "+
+			"while another session holds an old snapshot. If you may add a column, run the following and write cursor: seq below source:"), add)
+	}
+	if steps := d.Source.Steps(catalog); len(steps) > 0 {
+		b.WriteString("\nIn the database:\n")
+		for _, step := range steps {
+			fmt.Fprintf(&b, "\n  -- %s\n  %s\n", step.Why, step.SQL)
+		}
+	}
+	heading := "\nIn the environment:\n\n"
+	for _, v := range d.Variables() {
+		if value, set := os.LookupEnv(v.Name); !set || v.Value != "" && v.Value != value {
+			fmt.Fprintf(&b, "%s  export %s=...   # %s\n", heading, v.Name, v.What)
+			heading = ""
+		}
+	}
+	create := "create the relay's own tables"
+	if d.Source.IsCustom() && d.Source.Driver == "postgres" {
+		create += ", in the schema " + scaffold.Schema
+	}
+	file := d.FileArgument()
+	fmt.Fprintf(&b, "\nThen:\n\n  relay migrate -c %s   # %s\n  relay preview -c %s   # see what the next events would send\n  relay run -c %s       # send\n",
+		file, create, file, file)
+	return b.String()
+}
+
+// warnings are about what the API requires, and about custom tables.
+func warnings(d *scaffold.Draft) []string {
+	var all []string
+	for _, warning := range d.Warnings() {
+		all = append(all, "Warning: "+warning)
+	}
+	t := d.Source.Table
+	if t == nil || !d.Source.IsCustom() {
+		return all
+	}
+	all = append(all, "Each row of "+d.Source.Name+" is an event, and the relay deletes it after delivery.")
+	if len(t.ReferredBy) > 0 {
+		all = append(all, "Warning: "+strings.Join(t.ReferredBy, ", ")+" has a foreign key to the table. It may prevent the deletes, or lose its own rows to them.")
+	}
+	if t.ReusesIDs {
+		all = append(all, "Warning: SQLite uses an id again after a delete, and a sink takes the new event for a duplicate. "+
+			"Recreate the table with "+t.Key[0]+" INTEGER PRIMARY KEY AUTOINCREMENT.")
+	}
+	return all
+}

@@ -1,0 +1,132 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/outboxrelay/relay/internal/introspect"
+	"github.com/outboxrelay/relay/internal/scaffold"
+)
+
+const (
+	defaultTable = "outbox_events"
+	// maxOffered is the number of tables in the list to choose from.
+	maxOffered = 15
+)
+
+// offer is a table to choose.
+type offer struct {
+	name, what string
+	kind       introspect.Kind
+}
+
+// askTable asks for the table of events.
+func (a *app) askTable(q *questions, f *initFlags, d *scaffold.Draft, catalog *introspect.Database) error {
+	offers := tableOffers(catalog)
+	if q.enabled() && f.table == "" {
+		rows := make([][]string, 0, len(offers))
+		for i, o := range offers {
+			rows = append(rows, []string{strconv.Itoa(i + 1), o.name, o.what})
+		}
+		fmt.Fprintf(q.out, "\n%s", columns(rows, terminalWidth(a.stderr)))
+	}
+	return q.ask(question{
+		flag: "--table", given: f.table, proposed: proposedTable(offers, q.enabled()), text: "Table of events, by number or name",
+	}, func(answer string) error {
+		name := answer
+		if n, err := strconv.Atoi(answer); err == nil && f.table == "" && n >= 1 && n <= len(offers) {
+			name = offers[n-1].name
+		}
+		t := catalog.Find(name)
+		switch {
+		case t == nil && name != defaultTable:
+			return unknownTable(catalog, offers, name)
+		case t != nil && t.Unsuitable() != "" && t.Kind() != introspect.Relay && f.preset == "":
+			return usage("table %s cannot hold events: %s", name, t.Unsuitable())
+		}
+		s := scaffold.Source{Driver: d.Source.Driver, URL: d.Source.URL, Name: name, Table: t, Preset: f.preset}
+		if t != nil {
+			s.Name = t.FullName()
+		}
+		if t != nil && t.Kind() == introspect.Known && f.preset == "" {
+			s.Preset = t.Preset()
+		}
+		if t != nil && t.Kind() == introspect.Plain {
+			ok, err := q.confirm("The relay deletes each row of " + s.Name + " after delivery. Does the table hold nothing but events?")
+			if err != nil {
+				return err
+			}
+			if !ok {
+				return errors.New("choose another table")
+			}
+		}
+		d.Source = s
+		return nil
+	})
+}
+
+// tableOffers lists the tables that can be buffers, the most suitable ones first, and the relay's own.
+func tableOffers(catalog *introspect.Database) []offer {
+	var all []offer
+	own := offer{defaultTable, "the relay's own, created by migrate", introspect.Relay}
+	listed := catalog.Find(defaultTable) != nil
+	for _, t := range catalog.Tables {
+		if t.Kind() == introspect.Unsuitable || len(all) == maxOffered {
+			continue
+		}
+		if !listed && t.Kind() == introspect.Plain {
+			all, listed = append(all, own), true
+		}
+		all = append(all, offer{t.FullName(), describeTable(t), t.Kind()})
+	}
+	if !listed {
+		all = append(all, own)
+	}
+	return all
+}
+
+func describeTable(t *introspect.Table) string {
+	switch t.Kind() {
+	case introspect.Relay:
+		return "the relay's own"
+	case introspect.Known:
+		return "preset " + t.Preset()
+	case introspect.Grouped:
+		if len(t.Refs) > 0 {
+			return "has a group_id, refers to " + t.Refs[0].Table.FullName()
+		}
+		return "has a group_id"
+	}
+	return "would need a column group_id"
+}
+
+// proposedTable is the meaning of an empty answer: on a terminal the first table that is clearly meant for
+// events, otherwise the relay's own.
+func proposedTable(offers []offer, terminal bool) string {
+	if !terminal {
+		return defaultTable
+	}
+	i := slices.IndexFunc(offers, func(o offer) bool { return o.kind == introspect.Grouped || o.kind == introspect.Known })
+	if i < 0 {
+		i = slices.IndexFunc(offers, func(o offer) bool { return o.kind == introspect.Relay })
+	}
+	return strconv.Itoa(i + 1)
+}
+
+// unknownTable reports a table that does not exist.
+func unknownTable(catalog *introspect.Database, offers []offer, name string) error {
+	hint := ""
+	for _, t := range catalog.Tables {
+		if strings.EqualFold(t.FullName(), name) || strings.EqualFold(t.Name, name) {
+			hint = " (did you mean " + t.FullName() + "?)"
+		}
+	}
+	names := make([]string, 0, len(offers))
+	for _, o := range offers[:min(len(offers), 5)] {
+		names = append(names, o.name)
+	}
+	return usage("table %s does not exist%s; expected %s", name, hint, strings.Join(names, " or "))
+}

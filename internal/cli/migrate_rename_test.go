@@ -1,0 +1,23 @@
+package cli
+
+import "testing"
+
+// A pipeline gets a new name: relay run refuses to claim under it, and migrate --rename-pipeline gives it the buffer and the dead letters.
+func TestMigrate_RenamePipeline(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.bury("orders", [3]string{"17", "orders.created", "refused"})
+	db.exec("INSERT INTO outbox_buffers (buffer, claim, pipeline, owned_since) VALUES ('public.outbox_events', 'range', 'orders', '2026-01-02 03:04:05Z')")
+	db.insert(1)
+	path := write(t, onePipeline("shop", db.url, "stdout:"))
+	r := start(t, nil, "run", "-c", path)
+	r.waitForLog("pipeline orders owns buffer public.outbox_events since 2026-01-02 03:04:05 UTC")
+	do(t, nil, "doctor", "-c", path).want(t, 1, "relay migrate --rename-pipeline orders -c "+path, "")
+	do(t, nil, "migrate", "--rename-pipeline", "shop", "-c", path).want(t, 2, "", "expected the former name of one")
+	do(t, nil, "migrate", "--rename-pipeline", "nobody", "-c", path).want(t, 1, "shop: applied trigger outbox_notify\n", "pipeline nobody neither owns its buffer nor has dead letters there")
+	do(t, nil, "migrate", "--rename-pipeline", "orders", "-c", path).want(t, 0, "shop: up to date\nshop: has taken over 1 dead letter from orders\n", "")
+	r.waitForLog("counting backlog works again") // without a restart
+	if got := db.open("shop"); got != "17" {
+		t.Errorf("dead letters of the new name: %q", got)
+	}
+}

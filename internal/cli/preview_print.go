@@ -1,0 +1,104 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/outboxrelay/relay/internal/config"
+)
+
+// printPreview writes a preview for people. Bodies can be copied as they are.
+func (a *app) printPreview(p *config.Pipeline, result preview, again bool) error {
+	var b strings.Builder
+	paint := painter(a.stdout)
+	if again {
+		b.WriteByte('\n')
+	}
+	b.WriteString(route(p) + "\n")
+	switch {
+	case result.events == 0 && result.claimed.Pending > 0:
+		b.WriteString(a.redact(describeClaimed(p, &result)))
+	case result.elsewhere:
+		b.WriteString("All events are claimed, and none waits for this sink.\n")
+	case result.events == 0:
+		b.WriteString("The buffer has no events. Insert one and run preview again:\n\n" + example(p) + "\n")
+	case result.projectErr != nil:
+		fmt.Fprintf(&b, "\n%s\n%s\n\n", paint(yellow, "source.project fails, so nothing would be sent:"), printable(a.redact(result.projectErr.Error())))
+		b.WriteString("A batch that cannot be projected is halved until the failing event is alone. If all\nevents fail, correct source.project.\n")
+	default:
+		a.printRequests(&b, paint, result)
+	}
+	_, err := io.WriteString(a.stdout, b.String())
+	return err
+}
+
+func (a *app) printRequests(b *strings.Builder, paint func(colour, string) string, result preview) {
+	others := ""
+	if n := len(result.others); n == result.events {
+		others = ", none for this sink"
+	} else if n > 0 {
+		others = fmt.Sprintf(", %d for this sink", result.events-n)
+	}
+	fmt.Fprintf(b, "%s read%s; nothing was claimed or sent.\n", plural(int64(result.events), "event", "events"), others)
+	for i, r := range result.requests {
+		fmt.Fprintf(b, "\n%s\n", paint(faint, fmt.Sprintf("request %d of %d: %s", i+1, len(result.requests), eventsOf(r.events))))
+		fmt.Fprintf(b, "%s\n", paint(bold, printable(a.redact(r.Summary))))
+		for _, f := range r.Header {
+			fmt.Fprintf(b, "%s %s\n", paint(cyan, printable(f.Name)+":"), printable(a.redact(f.Value)))
+		}
+		if r.Body != nil {
+			fmt.Fprintf(b, "\n%s\n", strings.TrimRight(a.redact(payload(r.Body)), "\n"))
+		}
+	}
+	if n := len(result.unprojected); n > 0 {
+		pronoun := "They become dead letters"
+		if n == 1 {
+			pronoun = "It becomes a dead letter"
+		}
+		fmt.Fprintf(b, "\n%s %s\nsource.project returns no row. %s: \"not projected\".\n", paint(yellow, "not sent:"), eventsOf(result.unprojected), pronoun)
+	}
+	for _, r := range result.rejected {
+		fmt.Fprintf(b, "\n%s event %s\n%s\n", paint(yellow, "not sent:"), r.event, printable(a.redact(r.err.Error())))
+	}
+}
+
+// describeClaimed describes a buffer whose events are all claimed.
+func describeClaimed(p *config.Pipeline, result *preview) string {
+	s := &result.claimed
+	events, waiting := plural(s.Pending, "event", "events"), plural(s.Waiting, "batch", "batches")
+	switch {
+	case s.Waiting == 0:
+		return fmt.Sprintf("All events are claimed: a relay is sending %s.\n", events)
+	case s.Leased > 0:
+		events += " are being sent, or"
+	}
+	why := ""
+	if result.why != "" {
+		why = printable(result.why) + "\n\n"
+	}
+	return fmt.Sprintf("All events are claimed: %s wait in %s for a retry.\n\n%s"+
+		"Fix the cause. A running relay retries within %v. Preview shows unclaimed events only.\n",
+		events, waiting, why, p.Retry.Max)
+}
+
+// eventsOf lists events: "event 17", "events 17, 18 and 998 more".
+func eventsOf(ids []string) string {
+	const listed = 5
+	if len(ids) == 1 {
+		return "event " + ids[0]
+	}
+	if more := len(ids) - listed; more > 0 {
+		return fmt.Sprintf("events %s and %d more", strings.Join(ids[:listed], ", "), more)
+	}
+	return "events " + strings.Join(ids, ", ")
+}
+
+// example is a statement that inserts an event.
+func example(p *config.Pipeline) string {
+	if p.Source.Custom.Is() {
+		return "  INSERT INTO " + p.Source.Table + " ...; COMMIT;   -- with group_id NULL"
+	}
+	return "  INSERT INTO " + p.Source.Table + ` (topic, key, payload)
+  VALUES ('orders.created', 'customer-7', '{"order": 1}');`
+}

@@ -1,0 +1,168 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+)
+
+var groupID = regexp.MustCompile(`[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}`)
+
+// Preview shows the requests without secrets, and writes nothing.
+func TestPreview_Request(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.insert(4)
+	path := write(t, onePipeline("orders", db.url, "http://bob:s3cret-1@127.0.0.1:1/{topic}?key=s3cret-2", "    batch_size: 2")+
+		"    retry: {max_attempts: 1}\n")
+	before := db.count("SELECT sum(xmin::text::bigint) FROM outbox_events")
+	r := do(t, nil, "preview", "-c", path)
+	r.want(t, 0, "orders: postgres://***@127.0.0.1:", "")
+	_, shown, _ := strings.Cut(r.stdout, "\n")
+	shown = created.ReplaceAllString(groupID.ReplaceAllString(shown, "GROUP"), `"created_at": "NOW"`)
+	event := func(n int) string {
+		return fmt.Sprintf(`    {
+      "id": "%d",
+      "topic": "orders",
+      "key": "k%d",
+      "payload": {
+        "n": %d
+      },
+      "created_at": "NOW"
+    }`, n, n, n)
+	}
+	request := func(i int, events string, bodies ...string) string {
+		return fmt.Sprintf(`
+request %d of 2: %s
+POST http://127.0.0.1:1/*** (orders)
+Authorization: Basic ***
+Content-Type: application/json
+Idempotency-Key: GROUP
+User-Agent: relay
+
+{
+  "pipeline": "orders",
+  "group_id": "GROUP",
+  "events": [
+%s
+  ]
+}
+`, i, events, strings.Join(bodies, ",\n"))
+	}
+	want := "3 events read; nothing was claimed or sent.\n" +
+		request(1, "events 1, 2", event(1), event(2)) + request(2, "event 3", event(3))
+	if shown != want {
+		t.Errorf("preview shows\n%s\nwant %s", shown, want)
+	}
+	if after := db.count("SELECT sum(xmin::text::bigint) FROM outbox_events"); after != before || db.count("SELECT count(*) FROM outbox_batches") != 0 {
+		t.Error("preview changed the database")
+	}
+	do(t, nil, "preview", "-c", path, "-n", "1").want(t, 0, "1 event read", "")
+}
+
+var created = regexp.MustCompile(`"created_at": "[^"]+"`)
+
+// A URL that is one environment variable shows its host; the Content-Type is not masked.
+func TestPreview_URLFromEnvironment(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.insert(1)
+	path := write(t, "pipelines:\n- name: orders\n  source: {url: '"+db.url+"'}\n  sink: {url: '${HOOK}', headers: {Content-Type: application/vnd.api+json, X-Key: s3cret-3}}\n")
+	r := do(t, []string{"HOOK=http://127.0.0.1:1/services/s3cret-4"}, "preview", "-c", path)
+	r.want(t, 0, "POST http://127.0.0.1:1/***\nContent-Type: application/vnd.api+json\n", "")
+	r.want(t, 0, "X-Key: ***\n", "")
+}
+
+// Preview shows the events that would not be sent, and the reasons.
+func TestPreview_NotSent(t *testing.T) {
+	t.Parallel()
+	db := newAppDatabase(t, false)
+	db.exec(strings.Replace(activities, "REFERENCES contact_activities", "", 1))
+	source := "{url: \"" + db.url + "\", table: contact_activity_events, schema: relay, project: \"SELECT e.id, 't' AS topic, a.lead_id::text AS key, to_jsonb(a) AS payload FROM contact_activity_events e JOIN contact_activities a ON a.id = e.contact_activity_id WHERE e.group_id = $1\"}"
+	yaml := "pipelines:\n  - name: orders\n    source: " + source + "\n    sink: {url: \"http://127.0.0.1:1/{key}\"}\n"
+	path := write(t, yaml)
+	do(t, nil, "migrate", "-c", path).want(t, 0, "applied", "")
+	do(t, nil, "preview", "-c", path).want(t, 0, "The buffer has no events. Insert one and run preview again:\n\n  INSERT INTO contact_activity_events ...", "")
+	db.exec(`INSERT INTO contact_activities (lead_id, kind) VALUES (7, 'opened'); INSERT INTO contact_activity_events (contact_activity_id) VALUES (1), (99), (98)`)
+	r := do(t, nil, "preview", "-c", path)
+	r.want(t, 0, "3 events read", "")
+	for _, want := range []string{"request 1 of 1: event 1\nPOST http://127.0.0.1:1/*** (7)\n", "not sent: events 2, 3\nsource.project returns no row. They become dead letters"} {
+		if !strings.Contains(r.stdout, want) {
+			t.Errorf("%q is not in\n%s", want, r.stdout)
+		}
+	}
+
+	broken := write(t, strings.Replace(yaml, "a.lead_id::text", "(1 / (a.lead_id - 7))::text", 1))
+	do(t, nil, "preview", "-c", broken).want(t, 1, "source.project fails, so nothing would be sent:\n", "")
+	do(t, nil, "preview", "-c", broken).want(t, 1, "division by zero", "")
+
+	plain := newDatabase(t)
+	plain.exec("INSERT INTO outbox_events (topic, payload) VALUES ('orders', '{}'), ('orders', '1')")
+	refuses := write(t, onePipeline("orders", plain.url, "http://127.0.0.1:1/{key}"))
+	do(t, nil, "preview", "-c", refuses).want(t, 0, "\nnot sent: event 1\n", "")
+	do(t, nil, "preview", "-c", refuses).want(t, 0, "\nnot sent: event 2\n", "")
+}
+
+// Preview describes the waiting batches if no event is unclaimed.
+func TestPreview_WaitingBatches(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "not today", http.StatusServiceUnavailable)
+	}))
+	t.Cleanup(server.Close)
+	for _, sqlite := range []bool{false, true} {
+		t.Run(map[bool]string{true: "sqlite", false: "postgres"}[sqlite], func(t *testing.T) {
+			t.Parallel()
+			db := newAppDatabase(t, sqlite)
+			path := write(t, onePipeline("orders", db.url, server.URL))
+			do(t, nil, "migrate", "-c", path).want(t, 0, "applied", "")
+			do(t, nil, "preview", "-c", path).want(t, 0, "The buffer has no events. Insert one", "")
+			db.exec(`INSERT INTO outbox_events (topic, payload) VALUES ('orders', '{"n": 1}'), ('orders', '{"n": 2}')`)
+			start(t, nil, "run", "-c", path)
+			testserver.Eventually(t, func() error {
+				r := do(t, nil, "preview", "-c", path)
+				if !retries.MatchString(r.stdout) || r.code != 0 {
+					return fmt.Errorf("preview exits with %d and prints %q", r.code, r.stdout)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+var retries = regexp.MustCompile(`\nAll events are claimed: 2 events wait in 1 batch for a retry\.\n\n[^\n]*POST http[^\n]*503 Service Unavailable: not today[^\n]*\n\n` +
+	`Fix the cause\. A running relay retries within 5m0s\. Preview shows unclaimed events only\.\n$`)
+
+// Every kind of sink supports preview, and an unavailable pipeline does not block the others.
+func TestPreview_AllSinks(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.insert(2)
+	for name, try := range map[string]struct{ sink, want string }{
+		"redis": {testserver.SharedRedis(t), "XADD orders"},
+		"list":  {testserver.SharedRedis(t) + `", mode: list, list: "l`, "RPUSH l"},
+		"nats":  {"nats://127.0.0.1:1", "PUB orders"},
+		"file":  {"stdout:", `{"id":"1","topic":"orders","key":"k1","payload":{"n": 1},`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			path := write(t, onePipeline("orders", db.url, try.sink)+
+				"  - {name: down, source: {url: '"+unreachable+"'}, sink: {url: 'stdout:'}}\n")
+			do(t, nil, "preview", "-c", path).want(t, 1, try.want, "relay: down: ")
+			do(t, nil, "preview", "-c", path, "--pipeline", "orders").want(t, 0, try.want, "")
+		})
+	}
+}
+
+func TestPreview_Errors(t *testing.T) {
+	t.Parallel()
+	path := write(t, onePipeline("orders", unreachable, "stdout:"))
+	do(t, nil, "preview", "-c", path, "-n", "0").want(t, 2, "", "-n is 0; expected 1 to 1000")
+	do(t, nil, "preview", "-c", path, "--pipeline", "other").want(t, 2, "", `--pipeline is "other"; expected orders`)
+	do(t, nil, "preview", "-c", path).want(t, 1, "", "relay: orders: ")
+}

@@ -1,0 +1,113 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+func (a *app) retryCommand() *cobra.Command {
+	var (
+		pipeline string
+		now      bool
+	)
+	c := a.withConfig(&cobra.Command{
+		Use:   "retry",
+		Short: "Make waiting batches due at once",
+		Long: `Retry makes every waiting batch due at once, whatever it waits for: an outage, a
+Retry-After, the backoff after a refusal. A running relay notices it within a second
+or two, ends its pause and tries them. A batch that is refused again has used up one
+more of its attempts. On a terminal retry asks first, unless --now is given.
+
+relay status shows what waits, until when and why.`,
+		Example: "  relay retry -c relay.yaml\n  relay retry -c relay.yaml --pipeline orders --now",
+	}, func(c *cobra.Command, cfg *config.Config) error {
+		if err := cfg.CheckSources(); err != nil {
+			return err
+		}
+		selected, err := selectPipelines(cfg, pipeline)
+		if err != nil {
+			return err
+		}
+		if !now {
+			if err := a.confirmRetry(len(selected), selected[0].Name); err != nil {
+				return err
+			}
+		}
+		for _, p := range selected {
+			n, err := retry(c.Context(), p)
+			if err != nil {
+				a.fail(fmt.Errorf("%s: %w", p.Name, err))
+				continue
+			}
+			text := "nothing waits"
+			switch {
+			case n == 1:
+				text = "1 batch is due now"
+			case n > 1:
+				text = admin.Count(int64(n)) + " batches are due now"
+			}
+			if _, err := fmt.Fprintf(a.stdout, "%s: %s\n", p.Name, text); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	c.Flags().StringVar(&pipeline, "pipeline", "", "of this pipeline only (default all)")
+	c.Flags().BoolVar(&now, "now", false, "do not ask for confirmation")
+	return c
+}
+
+// confirmRetry asks for confirmation on a terminal.
+func (a *app) confirmRetry(pipelines int, name string) error {
+	if !isTerminal(os.Stdin) || !isTerminal(a.stderr) {
+		return nil
+	}
+	of := name
+	if pipelines > 1 {
+		of = fmt.Sprintf("all %d pipelines", pipelines)
+	}
+	ok, err := a.newQuestions(os.Stdin).confirm(fmt.Sprintf("Try everything that waits of %s now?", of))
+	if err == nil && !ok || errors.Is(err, errNoAnswer) {
+		return errors.New("nothing was changed")
+	}
+	return err
+}
+
+// retry makes the batches of a pipeline due, and those of its dead-letter hook. It returns how many.
+func retry(ctx context.Context, p *config.Pipeline) (n int, err error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	b, err := p.OpenBuffer("retry")
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	request := buffer.NewRetryRequest()
+	queues := []buffer.Deferrer{b, b.DeadLetterQueue()}
+	if router, ok := b.(buffer.Router); ok {
+		for _, sink := range sinkNames(p) {
+			queues = append(queues, router.Sink(sink))
+		}
+	}
+	if hooks, ok := b.(buffer.SinkHooks); ok {
+		for _, sink := range p.SinkHooks() {
+			queues = append(queues, hooks.SinkDeadLetterQueue(sink))
+		}
+	}
+	for _, queue := range queues {
+		some, err := queue.RetryAll(ctx, request)
+		if err != nil {
+			return n, err
+		}
+		n += some
+	}
+	return n, nil
+}

@@ -1,0 +1,269 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/supervisor"
+)
+
+// statusTimeout is how long a database may take to respond.
+const statusTimeout = 10 * time.Second
+
+// watchEvery is how often --watch shows the status.
+const watchEvery = 2 * time.Second
+
+func (a *app) statusCommand() *cobra.Command {
+	var asJSON, watch bool
+	c := a.withConfig(&cobra.Command{
+		Use:   "status",
+		Short: "Show backlog, delivery rate, dead letters, and why nothing moves",
+		Long: `Status reads the backlog of every pipeline from its database, which relays run, what
+they delivered in the last minute, and why batches wait and until when, those of the
+dead-letter hook too. It changes nothing and works without a running relay. If a
+database cannot be reached, status prints the error, shows the other pipelines and
+exits with 1.
+
+The states: no relay (none runs), sending, due (a relay sends it next), retries in 2m,
+deleting (sent, the delete is repeated), idle.`,
+		Example: "  relay status -c relay.yaml\n  relay status -c relay.yaml --watch\n  relay status -c relay.yaml --json",
+	}, func(c *cobra.Command, cfg *config.Config) error {
+		if asJSON && watch {
+			return usage("--watch is used together with --json; expected one of them")
+		}
+		if err := cfg.CheckSources(); err != nil {
+			return err
+		}
+		s, err := openStatus(cfg)
+		if err != nil {
+			return err
+		}
+		defer s.close()
+		if watch {
+			return a.watchStatus(c.Context(), s)
+		}
+		report, errs := s.read(c.Context(), a.redact)
+		for _, err := range errs {
+			a.fail(err)
+		}
+		if asJSON {
+			return a.printJSON(report)
+		}
+		if len(report.Pipelines) == 0 {
+			return nil
+		}
+		_, err = io.WriteString(a.stdout, a.forFile(statusTable(report, terminalWidth(a.stdout))))
+		return err
+	})
+	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it again every 2 seconds, until Ctrl-C")
+	return c
+}
+
+// watchStatus shows the status again and again: in place on a terminal, otherwise one below the other.
+func (a *app) watchStatus(ctx context.Context, s *statusReader) error {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	before := ""
+	for {
+		report, errs := s.read(ctx, a.redact)
+		if ctx.Err() != nil {
+			return nil
+		}
+		text := before + time.Now().Format(time.DateTime) + "\n"
+		if len(report.Pipelines) > 0 {
+			text += a.forFile(statusTable(report, terminalWidth(a.stdout)))
+		}
+		for _, err := range errs {
+			text += oneLine(a.redact(err.Error())) + "\n"
+		}
+		if isTerminal(a.stdout) {
+			text = "\x1b[H\x1b[2J" + text
+		} else {
+			before = "\n"
+		}
+		if _, err := io.WriteString(a.stdout, text); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		}
+	}
+}
+
+// statusReader reads the status of all pipelines.
+type statusReader struct {
+	pipelines []*config.Pipeline
+	buffers   []buffer.Buffer
+}
+
+func openStatus(cfg *config.Config) (*statusReader, error) {
+	s := new(statusReader)
+	for i := range cfg.Pipelines {
+		p := &cfg.Pipelines[i]
+		b, err := p.OpenBuffer("status")
+		if err != nil {
+			s.close()
+			return nil, err
+		}
+		s.pipelines, s.buffers = append(s.pipelines, p), append(s.buffers, b)
+	}
+	return s, nil
+}
+
+func (s *statusReader) close() {
+	for _, b := range s.buffers {
+		_ = b.Close() // nothing was written
+	}
+}
+
+// read reads the status of all pipelines concurrently. It leaves out those with an error.
+func (s *statusReader) read(ctx context.Context, redact func(string) string) (admin.Report, []error) {
+	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+	defer cancel()
+	var (
+		wait     sync.WaitGroup
+		statuses = make([]buffer.Status, len(s.buffers))
+		holders  = make([]*buffer.VacuumBlocker, len(s.buffers))
+		failed   = make([]error, len(s.buffers))
+		errs     []error
+	)
+	for i, b := range s.buffers {
+		wait.Go(func() { statuses[i], holders[i], failed[i] = status(ctx, s.pipelines[i], b) })
+	}
+	wait.Wait()
+	report := admin.Report{Pipelines: []admin.PipelineReport{}}
+	for i, err := range failed {
+		p := s.pipelines[i]
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%s: %w", p.Name, err))
+			continue
+		}
+		one := admin.NewPipelineReport(p.Name, p.MaxWaiting, sinkNames(p), statuses[i], redact)
+		if holders[i] != nil {
+			one.VacuumBlockedBy = admin.NewBlockerReport(*holders[i])
+		}
+		report.Pipelines = append(report.Pipelines, one)
+	}
+	return report, errs
+}
+
+// status returns the status of a buffer, and the oldest transaction that blocks vacuum
+// if it is older than warn_after.
+func status(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (s buffer.Status, worst *buffer.VacuumBlocker, err error) {
+	s, err = b.Status(ctx)
+	source, ok := b.(supervisor.Source)
+	if !ok || err != nil {
+		return s, nil, err
+	}
+	all, err := source.Blockers(ctx)
+	for i := range all {
+		if h := &all[i]; h.Beyond(p.Source.Supervisor.WarnAfter) {
+			return s, h, err
+		}
+	}
+	return s, nil, err
+}
+
+// sinkNames are the names of several sinks; nil for a single one.
+func sinkNames(p *config.Pipeline) (names []string) {
+	for i := range p.Sinks {
+		names = append(names, p.Sinks[i].Name)
+	}
+	return names
+}
+
+// statusTable formats a report for people. The lines of the table are cut at maxWidth characters, 0 for no limit.
+func statusTable(r admin.Report, maxWidth int) string {
+	deleting := slices.ContainsFunc(r.Pipelines, func(p admin.PipelineReport) bool { return p.Batches.Delivered > 0 })
+	head := []string{"PIPELINE", "PENDING", "OLDEST", "LEASED", "WAITING", "DEAD", "PER MIN", "LAST"}
+	if deleting {
+		head = slices.Insert(head, 5, "DELETING")
+	}
+	rows, states := [][]string{head}, []string{"STATE"}
+	row := func(name string, pending int64, oldestSeconds float64, batches admin.Batches, dead int64, delivered admin.Deliveries, state string) {
+		oldest := "-"
+		if pending > 0 {
+			oldest = admin.Age(time.Duration(oldestSeconds * float64(time.Second)))
+		}
+		cells := []string{
+			name, admin.Pending(pending), oldest, admin.Count(batches.Leased), admin.Count(batches.Waiting),
+			admin.Count(dead), admin.Count(delivered.LastMinute), delivered.Ago(),
+		}
+		if deleting {
+			cells = slices.Insert(cells, 5, admin.Count(batches.Delivered))
+		}
+		rows, states = append(rows, cells), append(states, state)
+	}
+	for i := range r.Pipelines {
+		p := &r.Pipelines[i]
+		row(p.Name, p.Pending, p.OldestPendingSeconds, p.Batches, p.Dead, p.Deliveries, p.State)
+		for _, s := range p.Sinks {
+			row("  "+s.Name, s.Pending, s.OldestPendingSeconds, s.Batches, s.Dead, s.Deliveries, s.State)
+		}
+	}
+	rows = alignRight(rows)
+	for i := range rows {
+		rows[i] = append(rows[i], states[i])
+	}
+	text := columns(rows, maxWidth)
+	for i := range r.Pipelines {
+		for _, why := range reasons(&r.Pipelines[i]) {
+			text += why + "\n"
+		}
+	}
+	return text
+}
+
+// reasons say why events of a pipeline wait, a line each.
+func reasons(p *admin.PipelineReport) (lines []string) {
+	add := func(text string) { lines = append(lines, p.Name+": "+oneLine(text)) }
+	for _, problem := range p.RelayProblems {
+		add(problem)
+	}
+	if p.ClaimingStopped != "" {
+		add(p.ClaimingStopped)
+	}
+	for _, w := range p.Waits {
+		add(w.Text())
+	}
+	for _, s := range p.Sinks {
+		for _, w := range s.Waits {
+			lines = append(lines, p.Name+"/"+s.Name+": "+oneLine(w.Text()))
+		}
+	}
+	if p.Hook != nil {
+		for _, w := range p.Hook.Waits {
+			add("dead-letter hook: " + w.Text())
+		}
+	}
+	if p.Suspects != nil {
+		add(p.Suspects.Text())
+	}
+	for _, problem := range p.SinkProblems {
+		add(problem)
+	}
+	if p.VacuumBlockedBy != nil {
+		add("vacuum is blocked: " + p.VacuumBlockedBy.Text + ". > relay doctor -c relay.yaml")
+	}
+	if p.Dead > 0 {
+		add(plural(p.Dead, "dead letter", "dead letters") + ". > relay dead list -c relay.yaml")
+	}
+	return lines
+}
