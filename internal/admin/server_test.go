@@ -39,6 +39,13 @@ func TestStatus(t *testing.T) {
         "delivered": 3
       },
       "dead": 4,
+      "state": "no relay",
+      "deliveries": {
+        "last_minute": 0
+      },
+      "relay_problems": [
+        "no relay runs. > relay run -c relay.yaml"
+      ],
       "suspects": {
         "batches": 2,
         "oldest_seconds": 500

@@ -26,6 +26,10 @@ func shop(change ...func(*state)) Pipeline {
 			{Name: "old", Pending: 50, OldestPending: 30 * time.Minute, Waiting: 1, Due: 1},
 			{Name: buffer.Unrouted, Pending: 96, OldestPending: time.Second, Dead: 1, Unnotified: 1},
 		},
+		Relays: []buffer.Relay{
+			{Owner: "web/1/shop", Sink: "stream", RelayReport: buffer.RelayReport{Version: "v1", Delivered: 900, LastMinute: 60, LastDelivery: 2 * time.Second}},
+			{Owner: "web/1/shop", Sink: "crm", RelayReport: buffer.RelayReport{Version: "v1", LastDelivery: -1, NotReady: "sink: 503 with s3cret"}},
+		},
 	}}
 	for _, c := range change {
 		c(s)
@@ -125,7 +129,7 @@ func TestStatus_Sinks(t *testing.T) {
 	decode(t, get(t, s, "/api/status"), &status)
 	next := func(seconds float64) *float64 { return &seconds }
 	want := []SinkReport{
-		{Name: "stream", State: "sending", Pending: 4, OldestPendingSeconds: 2, Batches: Batches{Leased: 1}},
+		{Name: "stream", State: "sending", Pending: 4, OldestPendingSeconds: 2, Batches: Batches{Leased: 1}, Deliveries: Deliveries{LastMinute: 60, SecondsAgo: next(2)}},
 		{
 			Name: "crm", State: "retries in 2m 0s", Pending: 1200, OldestPendingSeconds: 3600, Batches: Batches{Waiting: 21, Delivered: 1}, Dead: 1, NextTryInSeconds: next(120),
 			Waits: []WaitReport{{Error: "503 with ***", Batches: 20, Events: 1150, DueInSeconds: 120, LastDueInSeconds: 240}},
@@ -135,6 +139,13 @@ func TestStatus_Sinks(t *testing.T) {
 	}
 	if diff := cmp.Diff(want, status.Pipelines[0].Sinks); diff != "" {
 		t.Error(diff)
+	}
+	wantRelays := []RelayReport{{Owner: "web/1/shop", Sink: "stream", Version: "v1", Running: true, Delivered: 900}, {Owner: "web/1/shop", Sink: "crm", Version: "v1", Running: true, NotReady: "sink: 503 with ***"}}
+	if diff := cmp.Diff(wantRelays, status.Pipelines[0].Relays); diff != "" {
+		t.Error(diff)
+	}
+	if problems := status.Pipelines[0].RelayProblems; problems != nil { // its batches wait for the same
+		t.Errorf("problems: %q", problems)
 	}
 	if status.Pipelines[1].Sinks != nil || status.Pipelines[0].Pending != 1300 {
 		t.Errorf("pipelines: %+v", status.Pipelines)
