@@ -28,7 +28,8 @@ the pipeline has one. No other sink gets them again, and a second fill gives the
 none of them again. It can be stopped at any time and repeated.
 
 The events wait for the sink's relay, as others do. A batch that another sink is just
-sending is awaited. PostgreSQL and the relay's own table only.`,
+sending is awaited. PostgreSQL and order: none only. Of a custom table, source.project
+gives the topics, and nothing comes from the archive: it has what was sent, not the rows.`,
 		Example: "  relay sinks fill crm -c relay.yaml --since 72h --dry-run\n  relay sinks fill crm -c relay.yaml --since 2026-01-31\n  relay sinks fill crm -c relay.yaml --since 2026-01-31T08:00:00Z --yes",
 	}, &pipeline, func(ctx context.Context, r *registry, s *buffer.RegisteredSink) error {
 		from, err := parseSince(since)
@@ -63,8 +64,12 @@ func parseSince(text string) (time.Time, error) {
 // fill counts what the sink lacks, asks, and gives it to the sink.
 func (a *app) fill(ctx context.Context, r *registry, s *buffer.RegisteredSink, since time.Time, dryRun, yes bool) error {
 	fail := func(err error) error {
-		if errors.Is(err, errors.ErrUnsupported) {
-			return usage("%s: %v; expected a pipeline on PostgreSQL with the relay's own table and order: none", r.pipeline.Name, err)
+		switch {
+		case errors.Is(err, buffer.ErrFillOrder):
+			return usage("%s: sink %s cannot be filled, because the pipeline or one of its sinks has order: key, and earlier events would arrive behind later ones of their keys. "+
+				"Set order: none for all of them until the sink has the events, or send it the events of the archive yourself", r.pipeline.Name, s.Name)
+		case errors.Is(err, errors.ErrUnsupported):
+			return usage("%s: %v; expected a pipeline on PostgreSQL", r.pipeline.Name, err)
 		}
 		return fmt.Errorf("%s: %w", r.pipeline.Name, err)
 	}
@@ -77,8 +82,7 @@ func (a *app) fill(ctx context.Context, r *registry, s *buffer.RegisteredSink, s
 		return fail(err)
 	}
 	if dryRun || expected.Events() == 0 {
-		_, err := fmt.Fprintf(a.stdout, "%s: sink %s lacks %s\n", r.pipeline.Name, s.Name, describeFilled(expected))
-		return err
+		return a.reportFilled(fmt.Sprintf("%s: sink %s lacks", r.pipeline.Name, s.Name), r.pipeline.Name, &expected)
 	}
 	if !yes {
 		if err := a.confirmFill(r.pipeline.Name, s.Name, expected); err != nil {
@@ -93,8 +97,22 @@ func (a *app) fill(ctx context.Context, r *registry, s *buffer.RegisteredSink, s
 	if err != nil {
 		return fail(fmt.Errorf("after %s: %w; repeat the command to continue", describeFilled(filled), err))
 	}
-	_, err = fmt.Fprintf(a.stdout, "%s: gave sink %s %s\n", r.pipeline.Name, s.Name, describeFilled(filled))
-	return err
+	return a.reportFilled(fmt.Sprintf("%s: gave sink %s", r.pipeline.Name, s.Name), r.pipeline.Name, &filled)
+}
+
+// reportFilled prints what a sink lacks or got, and what was left out. The error says what a repeated fill may give.
+func (a *app) reportFilled(what, pipeline string, f *buffer.Filled) error {
+	text := fmt.Sprintf("%s %s\n", what, describeFilled(*f))
+	if f.Rejected > 0 {
+		text += fmt.Sprintf("%s: left out %s, for which source.project returns no row, or a wrong one\n", pipeline, plural(f.Rejected, "event", "events"))
+	}
+	if f.NoArchive {
+		text += pipeline + ": left out the archive: that of a custom table has what was sent, not the rows\n"
+	}
+	if _, err := fmt.Fprint(a.stdout, text); err != nil || f.Failed == 0 {
+		return err
+	}
+	return fmt.Errorf("%s: left out %s of batches that cannot be projected: %w. Correct the data or source.project, and repeat the command", pipeline, plural(f.Failed, "event", "events"), f.Err)
 }
 
 func describeFilled(f buffer.Filled) string {

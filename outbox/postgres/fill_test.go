@@ -343,7 +343,6 @@ func TestFillSink_Single(t *testing.T) {
 	})
 }
 
-// TestFillSink_Refused: sinks that are unknown or dropped, and custom tables.
 // TestFillSink_DeadLetters: an event that no sink took is a dead letter, and in the archive. A fill leaves it to the replay, so the new sink gets it once; after a
 // discard a fill sends it.
 func TestFillSink_DeadLetters(t *testing.T) {
@@ -382,6 +381,7 @@ func TestFillSink_DeadLetters(t *testing.T) {
 	})
 }
 
+// TestFillSink_Refused: sinks that are unknown or dropped, and pipelines that keep order.
 func TestFillSink_Refused(t *testing.T) {
 	t.Parallel()
 	p := newFillDB(t, buffer.ClaimRange)
@@ -394,11 +394,11 @@ func TestFillSink_Refused(t *testing.T) {
 			t.Errorf("sink %s: %v", name, err)
 		}
 	}
-	custom := newSinksDB(t, "integer")
-	c := openSinks(t, custom, "custom", "integer", dropSinks[0])
-	check(t, c.RegisterSinks(t.Context()))
-	if _, err := c.FillSink(t.Context(), "all", time.Time{}, true, nil); !errors.Is(err, errors.ErrUnsupported) {
-		t.Errorf("a custom table: %v", err)
+	ordered := openFill(t, newFillDB(t, buffer.ClaimAuto), buffer.ClaimAuto, buffer.Route{Sink: "all", BatchSize: 100, Ordered: true}, buffer.Route{Sink: "new", BatchSize: 100})
+	for _, name := range []string{"all", "new"} {
+		if _, err := ordered.FillSink(t.Context(), name, time.Time{}, true, nil); !errors.Is(err, buffer.ErrFillOrder) || !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("sink %s of a pipeline with order: %v", name, err)
+		}
 	}
 }
 

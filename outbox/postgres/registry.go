@@ -11,6 +11,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/internal/routing"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/router"
 )
 
 var _ buffer.SinkRegistry = (*Buffer)(nil)
@@ -45,7 +46,11 @@ var _ buffer.SinkFiller = (*Buffer)(nil)
 // FillSink implements buffer.SinkFiller.
 func (b *Buffer) FillSink(ctx context.Context, sink string, since time.Time, dry bool, progress func(buffer.Filled)) (buffer.Filled, error) {
 	return onTable(ctx, b, func(t *table) (buffer.Filled, error) {
-		return b.routes.Fill(ctx, &t.Tables, sink, since, dry, progress)
+		var custom router.ClaimFiller
+		if t.custom != nil {
+			custom = t.custom
+		}
+		return b.routes.Fill(ctx, &t.Tables, custom, sink, since, dry, progress)
 	})
 }
 

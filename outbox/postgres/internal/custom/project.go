@@ -35,6 +35,7 @@ type projecting struct {
 	// groupID is what the events carry. A batch of one of several sinks has some of those.
 	groupID, batchID uuid.UUID
 	shared           bool // other batches may have events of this one
+	onlyTopics       bool // payload and headers are checked, and not kept
 	// The ids of events that the projection names by another key.
 	uuids map[uuid.UUID]int64
 	names map[string]int64
@@ -233,17 +234,21 @@ func (p *projecting) readRow(v [][]byte) error {
 	for _, value := range v {
 		size += len(value)
 	}
+	keep := p.Copy
+	if p.onlyTopics {
+		size, keep = 0, func(value []byte) []byte { return value }
+	}
 	if err := p.fit(size); err != nil {
 		return err
 	}
 	row := projection.Row{Kind: p.payload}
-	if payload := column(projection.Payload); payload != nil {
-		if p.payload == projection.Bytes {
-			row.Payload = make([]byte, hex.DecodedLen(len(payload)-len(`\x`)))
-			_, row.Err = hex.Decode(row.Payload, payload[len(`\x`):])
-		} else {
-			row.Payload = p.Copy(payload)
-		}
+	switch payload := column(projection.Payload); {
+	case payload == nil:
+	case p.payload == projection.Bytes && !p.onlyTopics:
+		row.Payload = make([]byte, hex.DecodedLen(len(payload)-len(`\x`)))
+		_, row.Err = hex.Decode(row.Payload, payload[len(`\x`):])
+	default:
+		row.Payload = keep(payload)
 	}
 	if topic := column(projection.Topic); topic != nil {
 		if p.topic == nil || *p.topic != string(topic) {
@@ -257,7 +262,7 @@ func (p *projecting) readRow(v [][]byte) error {
 		row.Key = &text
 	}
 	if headers := column(projection.Headers); headers != nil {
-		row.Headers = p.Copy(headers)
+		row.Headers = keep(headers)
 	}
 	if created := column(projection.CreatedAt); created != nil {
 		var ok bool
@@ -266,6 +271,9 @@ func (p *projecting) readRow(v [][]byte) error {
 		}
 	}
 	p.rows.Add(i, &row)
+	if p.onlyTopics {
+		p.Events[i].Payload, p.Events[i].Headers = nil, nil
+	}
 	return nil
 }
 

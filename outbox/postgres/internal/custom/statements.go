@@ -237,9 +237,9 @@ WITH found AS MATERIALIZED (
   RETURNING e.custom_id AS id, e.created_at AS created_at, e.group_id
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, sink)
+                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, sink, routes_no)
 SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $5::interval, $6, $12::int,
        $7::int, $8::int, CASE WHEN count(*) = (SELECT count(*) FROM found) THEN count(*) END, min(id), max(id), min(created_at), $9::uuid[], $10, $11,
-       ` + ledger.SinkSQL + `
+       ` + ledger.SinkSQL + `, ` + ledger.RoutesNoSQL + `
 FROM regrouped WHERE group_id = $3::uuid HAVING EXISTS (SELECT FROM found)`
 )

@@ -2,7 +2,6 @@ package router
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -21,8 +20,8 @@ import (
 // from the archive is archived again with it. A fill that was killed is begun again.
 
 const (
-	// What the sink lacks. A replayed batch has no routes_no: it belongs to the sink that it was replayed to.
-	fillSinkSQL = `
+	// FillSinkSQL is what the sink lacks. A replayed batch has no routes_no: it belongs to the sink that it was replayed to.
+	FillSinkSQL = `
 sink AS MATERIALIZED (
   SELECT s.sink, s.batch_size, s.routed, s.registered_at, b.routes_no, b.pipeline
   FROM outbox_sinks s JOIN outbox_buffers b ON b.buffer = s.buffer
@@ -32,7 +31,7 @@ sink AS MATERIALIZED (
 	// The claims whose batches lack the sink, the oldest events first; a batch that shares no event is one by itself. One that is only to be deleted
 	// was delivered everywhere.
 	fillClaimsSQL = `
-WITH` + fillSinkSQL + `
+WITH` + FillSinkSQL + `
 SELECT coalesce(l.claim_id, l.group_id), l.claim_id IS NOT NULL
 FROM outbox_batches l, sink
 WHERE l.buffer = $1 AND l.sink <> '*' AND NOT l.routes_no <@ sink.routed AND (l.claim_id IS NOT NULL OR l.state <> 'delivered')
@@ -46,7 +45,7 @@ UPDATE outbox_batches SET claim_id = group_id, members = coalesce(members, (
 WHERE group_id = $1::uuid AND claim_id IS NULL AND state = 'waiting'`
 
 	// The rows of a claim, under its lock. A count ($6) comes before fillShareSQL.
-	fillHeldSQL = fillSinkSQL + `, held AS MATERIALIZED (
+	fillHeldSQL = FillSinkSQL + `, held AS MATERIALIZED (
   SELECT l.group_id, l.sink, l.members, l.newest_at, l.routes_no FROM outbox_batches l WHERE l.claim_id = $3::uuid
   UNION ALL
   SELECT l.group_id, l.sink, coalesce(l.members, int8multirange(int8range(l.first_id, l.last_id, '[]'))), coalesce(l.newest_at, '-infinity'), l.routes_no
@@ -84,7 +83,7 @@ SELECT coalesce(sum(events), 0)::bigint FROM given`
 
 	// A page of the archive, by its primary key. What a pipeline with a single sink has archived has no routes_no. An event with an open dead
 	// letter that no sink took is archived, too, and a replay of it is matched against all sinks.
-	fillPageSQL = fillSinkSQL + `, page AS MATERIALIZED (
+	fillPageSQL = FillSinkSQL + `, page AS MATERIALIZED (
   SELECT id, group_id, topic, created_at, archived_at, routes_no FROM outbox_archive
   WHERE (id, group_id) > ($3::bigint, $4::uuid) ORDER BY id, group_id LIMIT 1000
 ), chosen AS MATERIALIZED (
@@ -129,26 +128,42 @@ var fillSettings = []string{"synchronous_commit", "on", "enable_seqscan", "off",
 // fillRetry is how long a fill waits for batches that are leased.
 const fillRetry = 200 * time.Millisecond
 
+// ClaimFiller is a custom table, whose topics are known only when events are projected.
+type ClaimFiller interface {
+	// FillClaim gives a sink the events of one claim. shared is false for a batch that is leased and shares no event: then it has given none.
+	FillClaim(ctx context.Context, f *ClaimFill) (filled buffer.Filled, shared bool, err error)
+}
+
+// ClaimFill is the part of a fill that is about one claim.
+type ClaimFill struct {
+	Claim  uuid.UUID
+	Sink   string
+	Since  time.Time
+	Topics buffer.Patterns
+	Dry    bool
+}
+
 // fill is a fill of one sink.
 type fill struct {
 	routes   *Routes
 	tables   *ledger.Tables
+	custom   ClaimFiller // nil for the relay's own table
 	sink     string
 	since    time.Time
+	patterns buffer.Patterns
 	topics   []string // regular expressions
 	dry      bool
 	progress func(buffer.Filled)
 	filled   buffer.Filled
 }
 
-// Fill gives a sink what it lacks; see buffer.SinkFiller.
-func (r *Routes) Fill(ctx context.Context, t *ledger.Tables, sink string, since time.Time, dry bool, progress func(buffer.Filled)) (buffer.Filled, error) {
-	f := &fill{routes: r, tables: t, sink: sink, since: since, dry: dry, progress: progress}
-	if t.Bury != nil { // a custom table
-		return f.filled, fmt.Errorf("filling sink %s from a custom table: %w", sink, errors.ErrUnsupported)
-	}
+// Fill gives a sink what it lacks; see buffer.SinkFiller. custom is nil for the relay's own table.
+func (r *Routes) Fill(
+	ctx context.Context, t *ledger.Tables, custom ClaimFiller, sink string, since time.Time, dry bool, progress func(buffer.Filled),
+) (buffer.Filled, error) {
+	f := &fill{routes: r, tables: t, custom: custom, sink: sink, since: since, dry: dry, progress: progress}
 	if r.base.Ordered {
-		return f.filled, fmt.Errorf("filling sink %s of a pipeline with order: key: %w", sink, errors.ErrUnsupported)
+		return f.filled, buffer.ErrFillOrder
 	}
 	all, err := r.Sinks(ctx, t)
 	if err != nil {
@@ -165,7 +180,7 @@ func (r *Routes) Fill(ctx context.Context, t *ledger.Tables, sink string, since 
 			if err != nil {
 				return f.filled, fmt.Errorf("table outbox_sinks: sink %s: %w", sink, err)
 			}
-			f.topics = topics.Regexps()
+			f.patterns, f.topics = topics, topics.Regexps()
 		}
 	}
 	if f.topics == nil {
@@ -175,16 +190,18 @@ func (r *Routes) Fill(ctx context.Context, t *ledger.Tables, sink string, since 
 	if err := f.waiting(ctx); err != nil {
 		return f.filled, r.base.Explain(ctx, "filling sink "+sink, err)
 	}
-	if t.Archive {
+	switch {
+	case t.Archive && custom != nil:
+		f.filled.NoArchive = true
+	case t.Archive:
 		err = f.archived(ctx)
 	}
 	return f.filled, r.base.Explain(ctx, "filling sink "+sink+" from the archive", err)
 }
 
 // done reports events that the sink got.
-func (f *fill) done(waiting, archived int64) {
-	f.filled.Waiting += waiting
-	f.filled.Archived += archived
+func (f *fill) done(more buffer.Filled) {
+	f.filled.Add(more)
 	if f.progress != nil {
 		f.progress(f.filled)
 	}
@@ -214,13 +231,13 @@ func (f *fill) waiting(ctx context.Context) error {
 		}
 		busy := false
 		for _, claim := range claims {
-			n, shared, err := f.claim(ctx, claim)
+			more, shared, err := f.claim(ctx, claim)
 			if err != nil {
 				return err
 			}
 			seen[claim] = shared
 			busy = busy || !shared
-			f.done(n, 0)
+			f.done(more)
 		}
 		if !busy {
 			return nil
@@ -233,37 +250,41 @@ func (f *fill) waiting(ctx context.Context) error {
 	}
 }
 
-const sharedSQL = `
+// SharedSQL reports whether a batch shares its events now, or is gone.
+const SharedSQL = `
 SELECT EXISTS (SELECT FROM outbox_batches WHERE claim_id = $1::uuid) OR NOT EXISTS (SELECT FROM outbox_batches WHERE group_id = $1::uuid)`
 
 // claim gives the sink the events of one claim. shared is false for a batch that is leased and shares no event: then it has given none.
-func (f *fill) claim(ctx context.Context, claim uuid.UUID) (n int64, shared bool, err error) {
+func (f *fill) claim(ctx context.Context, claim uuid.UUID) (filled buffer.Filled, shared bool, err error) {
+	if f.custom != nil {
+		return f.custom.FillClaim(ctx, &ClaimFill{Claim: claim, Sink: f.sink, Since: f.since, Topics: f.patterns, Dry: f.dry})
+	}
 	var (
 		base  = f.routes.base
 		begin = base.DB.WriteTx(pg.BulkTimeout, fillSettings...)
 		count = func(v [][]byte) error {
-			n = pg.ReadInt8(v[0])
+			filled.Waiting = pg.ReadInt8(v[0])
 			return nil
 		}
 		args = []string{f.tables.Buffer, f.sink, claim.String(), pg.Timestamp(f.since), textArray(f.topics), pg.Bool(f.dry)}
 	)
 	begin.Row = func([][]byte) error {
-		n, shared = 0, f.dry
+		filled, shared = buffer.Filled{}, f.dry
 		return nil
 	}
 	if f.dry {
 		err = base.DB.Transact(ctx, begin, pg.Step{SQL: f.tables.SQL(fillCountClaimSQL), Args: args, Row: count})
-		return n, shared, err
+		return filled, shared, err
 	}
 	err = base.DB.Transact(ctx, begin,
 		ledger.LockClaim(claim),
 		pg.Step{SQL: f.tables.SQL(fillShareSQL), Args: []string{claim.String()}},
 		pg.Step{SQL: f.tables.SQL(fillClaimSQL), Args: append(args, base.Owner), Row: count},
-		pg.Step{SQL: f.tables.SQL(sharedSQL), Args: []string{claim.String()}, Row: func(v [][]byte) error {
+		pg.Step{SQL: f.tables.SQL(SharedSQL), Args: []string{claim.String()}, Row: func(v [][]byte) error {
 			shared = pg.ReadBool(v[0])
 			return nil
 		}})
-	return n, shared, err
+	return filled, shared, err
 }
 
 // archived gives the sink the events of the archive.
@@ -297,6 +318,6 @@ func (f *fill) archived(ctx context.Context) error {
 			return err
 		}
 		after = next
-		f.done(0, n)
+		f.done(buffer.Filled{Archived: n})
 	}
 }
