@@ -65,4 +65,25 @@ var fillMutants = []mutant{
 		new:  "    routed = s.routed + (SELECT",
 		pkg:  "./outbox/postgres", test: "TestFillSink_Restored",
 	},
+	{
+		name: "a fill of a custom table does not look again at what lacks the sink",
+		file: "outbox/postgres/internal/custom/fill.go",
+		old:  "  WHERE e.group_id = $3::uuid AND x.n <@ t.ids\n",
+		new:  "  WHERE e.group_id = $3::uuid\n",
+		pkg:  "./outbox/postgres", test: "TestCustomFill_Held",
+	},
+	{
+		name: "a fill of a custom table does not wait for settles of the claim",
+		file: "outbox/postgres/internal/custom/fill.go",
+		old:  "		steps = append(steps, ledger.LockClaim(f.Claim), pg.Step{\n",
+		new:  "		steps = append(steps, pg.Step{\n",
+		pkg:  "./outbox/postgres", test: "TestCustomFill_Settling",
+	},
+	{
+		name: "a part of a custom table does not know when it was routed",
+		file: "outbox/postgres/internal/custom/settle_routed.go",
+		old:  "'[]')), ` + ledger.SinkSQL + `, $1::uuid, ` + ledger.RoutesNoSQL + `, custom_uuids",
+		new:  "'[]')), ` + ledger.SinkSQL + `, $1::uuid, NULL::bigint, custom_uuids",
+		pkg:  "./outbox/postgres", test: "TestCustomFill_Parts",
+	},
 }

@@ -271,8 +271,8 @@ var routingMutants = []mutant{
 	{
 		name: "a part of a custom table that is not routed becomes the single sink's",
 		file: "outbox/postgres/internal/custom/statements.go",
-		old:  "$9::uuid[], $10, $11,\n       ` + ledger.SinkSQL + `\n",
-		new:  "$9::uuid[], $10, $11,\n       'default'\n",
+		old:  "$9::uuid[], $10, $11,\n       ` + ledger.SinkSQL + `, ` + ledger.RoutesNoSQL + `\nFROM regrouped",
+		new:  "$9::uuid[], $10, $11,\n       'default', ` + ledger.RoutesNoSQL + `\nFROM regrouped",
 		pkg:  "./outbox/postgres", test: "TestCustomSinks_BadData",
 	},
 	{

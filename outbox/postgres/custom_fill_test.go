@@ -298,14 +298,16 @@ func TestCustomFill_Workers(t *testing.T) {
 				}
 			}
 		})
+		given := int64(60) // and by the routes
 		for i := range 6 {
 			ctx, stop := context.WithCancel(t.Context())
-			_, err := o.FillSink(ctx, "new", time.Time{}, false, func(f buffer.Filled) {
+			sum, err := o.FillSink(ctx, "new", time.Time{}, false, func(f buffer.Filled) {
 				if i < 5 && f.Events() > 60 {
 					stop()
 				}
 			})
 			stop()
+			given += sum.Events()
 			if err != nil && (i == 5 || !errors.Is(err, context.Canceled)) {
 				t.Error(err)
 			}
@@ -320,15 +322,15 @@ func TestCustomFill_Workers(t *testing.T) {
 				t.Errorf("%s arrived %d times", at, n)
 			}
 		}
-		t.Logf("arrived %v", arrived)
-		if arrived["all"] != events+60 || arrived["odd"] != (events+60)/3 || arrived["new"] < 60 {
-			t.Errorf("arrived %v", arrived)
+		t.Logf("arrived %v, given %d", arrived, given)
+		if arrived["all"] != events+60 || arrived["odd"] != (events+60)/3 || int64(arrived["new"]) < given {
+			t.Errorf("arrived %v, given %d to the new sink", arrived, given)
 		}
 		o.expect(t, nothingLeft, "0/0")
 	})
 }
 
-// TestCustomFill_Held: no other sink settles its events before the fill. It gives all of them.
+// TestCustomFill_Held: no other sink settles its events before the fills, of which one is broken off and two run at the same time. They give each event once.
 func TestCustomFill_Held(t *testing.T) {
 	forThingKeys(t, func(t *testing.T, key string) {
 		o := newActivityFill(t, key, allRoute)
@@ -348,7 +350,22 @@ func TestCustomFill_Held(t *testing.T) {
 		if !errors.Is(err, context.Canceled) {
 			t.Fatalf("filled %+v, %v", filled, err)
 		}
-		o.fill(t, "new", time.Time{}, buffer.Filled{Waiting: 300 - filled.Waiting})
+		var (
+			fills sync.WaitGroup
+			sums  [2]buffer.Filled
+		)
+		for i := range sums {
+			fills.Go(func() {
+				var err error
+				if sums[i], err = o.FillSink(t.Context(), "new", time.Time{}, false, nil); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		fills.Wait()
+		if n := filled.Waiting + sums[0].Waiting + sums[1].Waiting; n != 300 {
+			t.Errorf("gave %d, %d and %d events, want 300", filled.Waiting, sums[0].Waiting, sums[1].Waiting)
+		}
 		if n := len(strings.Fields(drainSink(t, o.Buffer, "new"))); n != 300 {
 			t.Errorf("%d events arrived, want 300", n)
 		}
@@ -399,5 +416,58 @@ func TestCustomFill_Plans(t *testing.T) {
 			}
 			return nil
 		})
+	})
+}
+
+// TestCustomFill_Settling: a fill that projects while the last of the other sinks settles gives nothing that the settle deletes.
+func TestCustomFill_Settling(t *testing.T) {
+	forThingKeys(t, func(t *testing.T, key string) {
+		o := newActivityFill(t, key, allRoute)
+		o.config.Custom.Project = "SELECT e.id, 'a.1' AS topic, coalesce(pg_advisory_xact_lock_shared(42)::text, '') AS key, to_jsonb(1) AS payload FROM {events} e"
+		o.register(t, allRoute)
+		o.activities(t, "a.1")
+		routeAll(t, o.Buffer, "[all]")
+		batch := takeOverOf(t, o.Sink("all"), "a.1")
+		o.register(t, allRoute, newRoute)
+		projecting, err := o.pool.Begin(t.Context())
+		check(t, err)
+		defer projecting.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // if the test fails
+		_, err = projecting.Exec(t.Context(), "SELECT pg_advisory_xact_lock(42)")
+		check(t, err)
+		deleting, err := o.pool.Begin(t.Context())
+		check(t, err)
+		defer deleting.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // if the test fails
+		_, err = deleting.Exec(t.Context(), "SELECT FROM things FOR UPDATE")
+		check(t, err)
+		ctx, filling, settling := context.WithoutCancel(t.Context()), make(chan error, 1), make(chan error, 1)
+		waits := func(statement string, or chan error) {
+			testserver.Eventually(t, func() error {
+				const blockedSQL = "SELECT EXISTS (SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock' AND query ~ '%s')"
+				if len(or) == 0 && !query(t, o.pool, fmt.Sprintf(blockedSQL, statement), pgx.RowTo[bool])[0] {
+					return fmt.Errorf("%s waits for no lock", statement)
+				}
+				return nil
+			})
+		}
+		var filled buffer.Filled
+		go func() {
+			f, err := o.FillSink(ctx, "new", time.Time{}, false, nil)
+			filled = f
+			filling <- err
+		}()
+		waits("lock_shared", filling)
+		go func() { settling <- o.Sink("all").Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Delivered}}) }()
+		waits("DELETE FROM", settling)
+		check(t, projecting.Rollback(ctx))
+		waits("relay claim|held AS", filling) // a fill without the lock waits for the row of the ledger
+		check(t, deleting.Rollback(ctx))
+		settled := <-settling
+		check(t, <-filling)
+		if settled == nil && filled.Events() > 0 {
+			t.Errorf("gave %d events that were deleted", filled.Events())
+		}
+		if n := len(strings.Fields(drainSink(t, o.Buffer, "new"))); int64(n) != filled.Events() {
+			t.Errorf("gave %d events, and %d arrived", filled.Events(), n)
+		}
 	})
 }
