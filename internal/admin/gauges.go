@@ -15,7 +15,7 @@ var (
 	pendingDesc = desc("relay_events_pending",
 		"Events that are committed and neither delivered nor dead; exact to 100,000, an estimate beyond. "+
 			"With several sinks an event counts once at each that does not have it, and at sink * until it is routed."+unknown)
-	oldestDesc      = desc("relay_oldest_pending_seconds", "Age of the oldest pending event; 0 if there is none."+unknown)
+	oldestDesc      = desc("relay_oldest_pending_seconds", "Age of the oldest pending event; 0 if there is none, absent if nothing says when events were inserted."+unknown)
 	batchesDesc     = desc("relay_batches", "Live batches by state."+unknown, "state")
 	suspectsDesc    = desc("relay_suspect_batches", "Live batches that two or more owners in a row did not finish; they are sent one at a time, with nothing else in flight."+unknown)
 	suspectDesc     = desc("relay_oldest_suspect_seconds", "Time since the oldest suspect batch was claimed; 0 if there is none."+unknown)
@@ -51,7 +51,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 		c.gauge(upDesc, boolGauge(err == nil))
 		if len(p.Sinks) == 0 {
 			c.status(&buffer.SinkStatus{
-				Pending: s.Pending, OldestPending: s.OldestPending, Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered,
+				Pending: s.Pending, OldestPending: s.OldestPending, AgeUnknown: s.AgeUnknown, Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered,
 				Suspects: s.Suspects, OldestSuspect: s.OldestSuspect, Unnotified: s.Unnotified,
 			})
 			c.health(p.Health)
@@ -90,7 +90,9 @@ func (c collecting) known(d *prometheus.Desc, value float64, labels ...string) {
 
 func (c collecting) status(s *buffer.SinkStatus) {
 	c.known(pendingDesc, float64(s.Pending))
-	c.known(oldestDesc, s.OldestPending.Seconds())
+	if !s.AgeUnknown {
+		c.known(oldestDesc, s.OldestPending.Seconds())
+	}
 	c.known(batchesDesc, float64(s.Leased), "leased")
 	c.known(batchesDesc, float64(s.Waiting), "waiting")
 	c.known(batchesDesc, float64(s.Delivered), "delivered")

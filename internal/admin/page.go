@@ -19,6 +19,7 @@ var pageCSS string
 var pageTemplate = template.Must(template.New("page").Funcs(template.FuncMap{
 	"count":   Count,
 	"pending": Pending,
+	"oldest":  func(pending int64, seconds *float64) string { return Oldest(pending, seconds, "–") },
 	"age":     func(seconds float64) string { return Age(time.Duration(seconds * float64(time.Second))) },
 	"css":     func() template.CSS { return template.CSS(pageCSS) }, //nolint:gosec // our own file
 }).Parse(pageHTML))

@@ -17,11 +17,12 @@ type Report struct {
 
 // PipelineReport is the status of one pipeline.
 type PipelineReport struct {
-	Name                 string  `json:"name"`
-	Pending              int64   `json:"pending"`
-	OldestPendingSeconds float64 `json:"oldest_pending_seconds"`
-	Batches              Batches `json:"batches"`
-	Dead                 int64   `json:"dead"`
+	Name    string `json:"name"`
+	Pending int64  `json:"pending"`
+	// OldestPendingSeconds is the age of the oldest pending event: 0 if there is none, null if nothing says it.
+	OldestPendingSeconds *float64 `json:"oldest_pending_seconds"`
+	Batches              Batches  `json:"batches"`
+	Dead                 int64    `json:"dead"`
 	// State says in words what the pipeline does: no relay, sending, due, retries in 2m 3s, deleting, idle; "" if there are several sinks, which
 	// have their own.
 	State string `json:"state,omitempty"`
@@ -167,10 +168,30 @@ func NewPipelineReport(name string, maxWaiting int, sinks []string, s buffer.Sta
 		Relays: relayReports(s.Relays, redact), RelayProblems: relayProblems(&s, sinks, redact),
 		Sinks: sinkReports(sinks, s.Sinks, s.Relays, redact), Waits: waitReports(s.Waits, redact), ClaimingStopped: claimingStopped(maxWaiting, sinks, &s), Hook: hook, Suspects: suspects,
 		Name: name, Pending: s.Pending,
-		OldestPendingSeconds: s.OldestPending.Round(time.Millisecond).Seconds(),
+		OldestPendingSeconds: oldestSeconds(s.OldestPending, s.AgeUnknown),
 		Batches:              Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered},
 		Dead:                 s.Dead,
 	}
+}
+
+// oldestSeconds returns the age of the oldest pending event; nil if it is unknown.
+func oldestSeconds(age time.Duration, unknown bool) *float64 {
+	if unknown {
+		return nil
+	}
+	seconds := age.Round(time.Millisecond).Seconds()
+	return &seconds
+}
+
+// Oldest is the age of the oldest of pending events, for people.
+func Oldest(pending int64, seconds *float64, none string) string {
+	switch {
+	case pending == 0:
+		return none
+	case seconds == nil:
+		return "unknown"
+	}
+	return Age(time.Duration(*seconds * float64(time.Second)))
 }
 
 func waitReports(all []buffer.Wait, redact func(string) string) (reports []WaitReport) {

@@ -15,10 +15,11 @@ type SinkReport struct {
 	// is not routed yet, kept until a sink takes them, or no sink takes them.
 	State string `json:"state"`
 	// Pending events are those that the sink does not have.
-	Pending              int64   `json:"pending"`
-	OldestPendingSeconds float64 `json:"oldest_pending_seconds"`
-	Batches              Batches `json:"batches"`
-	Dead                 int64   `json:"dead"`
+	Pending int64 `json:"pending"`
+	// OldestPendingSeconds is the age of the oldest of them: 0 if there is none, null if nothing says it.
+	OldestPendingSeconds *float64 `json:"oldest_pending_seconds"`
+	Batches              Batches  `json:"batches"`
+	Dead                 int64    `json:"dead"`
 	// Deliveries is how fast events are delivered to the sink.
 	Deliveries Deliveries `json:"deliveries"`
 	// NextTryInSeconds is until the first waiting batch is due, 0 if one is due; nil if none waits.
@@ -35,7 +36,7 @@ func sinkReports(configured []string, all []buffer.SinkStatus, relays []buffer.R
 			continue
 		}
 		one := SinkReport{
-			Name: s.Name, State: sinkState(s, slices.Contains(configured, s.Name), relays), Deliveries: deliveries(relays, func(sink string) bool { return sink == s.Name }), Pending: s.Pending, OldestPendingSeconds: s.OldestPending.Round(time.Millisecond).Seconds(),
+			Name: s.Name, State: sinkState(s, slices.Contains(configured, s.Name), relays), Deliveries: deliveries(relays, func(sink string) bool { return sink == s.Name }), Pending: s.Pending, OldestPendingSeconds: oldestSeconds(s.OldestPending, s.AgeUnknown),
 			Batches: Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered}, Dead: s.Dead, Waits: waitReports(s.Waits, redact),
 		}
 		if s.Waiting > 0 && !kept(s) {

@@ -129,13 +129,13 @@ func TestStatus_Sinks(t *testing.T) {
 	decode(t, get(t, s, "/api/status"), &status)
 	next := func(seconds float64) *float64 { return &seconds }
 	want := []SinkReport{
-		{Name: "stream", State: "sending", Pending: 4, OldestPendingSeconds: 2, Batches: Batches{Leased: 1}, Deliveries: Deliveries{LastMinute: 60, SecondsAgo: next(2)}},
+		{Name: "stream", State: "sending", Pending: 4, OldestPendingSeconds: next(2), Batches: Batches{Leased: 1}, Deliveries: Deliveries{LastMinute: 60, SecondsAgo: next(2)}},
 		{
-			Name: "crm", State: "retries in 2m 0s", Pending: 1200, OldestPendingSeconds: 3600, Batches: Batches{Waiting: 21, Delivered: 1}, Dead: 1, NextTryInSeconds: next(120),
+			Name: "crm", State: "retries in 2m 0s", Pending: 1200, OldestPendingSeconds: next(3600), Batches: Batches{Waiting: 21, Delivered: 1}, Dead: 1, NextTryInSeconds: next(120),
 			Waits: []WaitReport{{Error: "503 with ***", Batches: 20, Events: 1150, DueInSeconds: 120, LastDueInSeconds: 240}},
 		},
-		{Name: "old", State: "not in the configuration", Pending: 50, OldestPendingSeconds: 1800, Batches: Batches{Waiting: 1}, NextTryInSeconds: next(0)},
-		{Name: "*", State: "not routed yet", Pending: 96, OldestPendingSeconds: 1, Dead: 1},
+		{Name: "old", State: "not in the configuration", Pending: 50, OldestPendingSeconds: next(1800), Batches: Batches{Waiting: 1}, NextTryInSeconds: next(0)},
+		{Name: "*", State: "not routed yet", Pending: 96, OldestPendingSeconds: next(1), Dead: 1},
 	}
 	if diff := cmp.Diff(want, status.Pipelines[0].Sinks); diff != "" {
 		t.Error(diff)

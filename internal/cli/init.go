@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/internal/introspect"
 	"github.com/outboxrelay/relay/internal/scaffold"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // introspectTimeout limits the reading of a database's catalog.
@@ -28,6 +30,7 @@ const introspectTimeout = 30 * time.Second
 type initFlags struct {
 	source, table, name, preset, output string
 	sinks                               []string
+	batchSize                           int
 	force, yes                          bool
 }
 
@@ -38,13 +41,15 @@ func (a *app) initCommand() *cobra.Command {
 		Short: "Inspect a database, ask a few questions, write a relay.yaml",
 		Long: `Init writes a working relay.yaml with comments, from a table of your database to a
 sink. On a terminal it asks for what the flags do not say. It reads the database's
-catalog to propose what to send. It changes nothing there, and sends nothing.
+catalog to propose what to send, and lists it: columns whose names suggest secrets,
+such as password_digest, are left out. It changes nothing there, and sends nothing.
 
 The file never contains a URL or a secret. It names environment variables:
 ` + scaffold.SourceVariable + `, ` + scaffold.SinkVariable + ` and those of the sink's API.`,
 		Example: `  relay init
   relay init --source "$DATABASE_URL" --table contact_activity_events \
     --sink https://api.hubapi.com/crm/v3/objects/contacts/batch/upsert
+  relay init --source "$DATABASE_URL" -y
   relay init --source "$DATABASE_URL" --sink redis://cache:6379/0 --sink nats://broker:4222`,
 		Args: cobra.NoArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.init(c.Context(), &f) },
@@ -55,9 +60,10 @@ The file never contains a URL or a secret. It names environment variables:
 	flags.StringVar(&f.preset, "preset", "", "layout of a custom table, if it is a known one, like debezium")
 	flags.StringArrayVar(&f.sinks, "sink", nil, "sink URL: redis://, nats://, https://, file:///path or stdout: (default $"+scaffold.SinkVariable+"); repeat the flag for several sinks")
 	flags.StringVar(&f.name, "name", "", "pipeline name (default the table's)")
+	flags.IntVar(&f.batchSize, "batch-size", 0, fmt.Sprintf("events in a request, for an HTTP API without a recipe (default %d)", scaffold.DefaultBatchSize))
 	flags.StringVarP(&f.output, "output", "o", "relay.yaml", "file to write")
 	flags.BoolVar(&f.force, "force", false, "overwrite an existing file")
-	flags.BoolVarP(&f.yes, "yes", "y", false, "ask nothing, use the defaults")
+	flags.BoolVarP(&f.yes, "yes", "y", false, "ask nothing, use what would be proposed")
 	return c
 }
 
@@ -89,17 +95,21 @@ func (a *app) init(ctx context.Context, f *initFlags) error {
 	if err != nil {
 		return err
 	}
+	if err := askBatchSize(q, f, &d); err != nil {
+		return err
+	}
 	if err := askName(q, f, &d); err != nil {
 		return err
 	}
 	text := d.Text()
-	if err := validateDraft(&d, text); err != nil {
+	cfg, err := validateDraft(&d, text)
+	if err != nil {
 		return err
 	}
 	if err := writeNewFile(f.output, text, f.force); err != nil {
 		return err
 	}
-	_, err = io.WriteString(a.stdout, a.redact(nextSteps(&d, catalog, sink)))
+	_, err = io.WriteString(a.stdout, a.redact(nextSteps(&d, catalog, sink, cfg.Pipelines[0].Source.Custom)))
 	return err
 }
 
@@ -109,7 +119,7 @@ func (f *initFlags) missing(q *questions) error {
 	if f.source == "" {
 		names = append(names, "--source")
 	}
-	if len(f.sinks) == 0 {
+	if len(f.sinks) == 0 && !f.yes {
 		names = append(names, "--sink")
 	}
 	if q.enabled() || names == nil {
@@ -194,6 +204,30 @@ func (a *app) parseURLs(source, sink string) (*config.Pipeline, error) {
 	return &cfg.Pipelines[0], nil
 }
 
+// askBatchSize asks how many events a request may have, if that is not known.
+func askBatchSize(q *questions, f *initFlags, d *scaffold.Draft) error {
+	given := ""
+	if f.batchSize != 0 {
+		given = strconv.Itoa(f.batchSize)
+	}
+	if !d.NeedsBatchSize() {
+		if given != "" {
+			return usage("--batch-size is %d; expected an HTTP API without a recipe as the sink", f.batchSize)
+		}
+		return nil
+	}
+	return q.ask(question{
+		flag: "--batch-size", given: given, proposed: strconv.Itoa(scaffold.DefaultBatchSize), text: "How many events does a request to the API take at most? (1 to 1000)",
+	}, func(answer string) error {
+		n, err := strconv.Atoi(answer)
+		if err != nil || n < 1 || n > 1000 {
+			return usage("--batch-size is %s; expected a number from 1 to 1000", answer)
+		}
+		d.BatchSize = n
+		return nil
+	})
+}
+
 // askName asks for the name of the pipeline.
 func askName(q *questions, f *initFlags, d *scaffold.Draft) error {
 	return q.ask(question{
@@ -208,7 +242,7 @@ func askName(q *questions, f *initFlags, d *scaffold.Draft) error {
 }
 
 // validateDraft validates and opens the configuration, as `relay check` does.
-func validateDraft(d *scaffold.Draft, text string) error {
+func validateDraft(d *scaffold.Draft, text string) (*config.Config, error) {
 	env := map[string]string{}
 	for _, v := range d.Variables() {
 		env[v.Name] = cmp.Or(v.Value, "x")
@@ -218,13 +252,13 @@ func validateDraft(d *scaffold.Draft, text string) error {
 		return value, set
 	})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	lines, err := cfg.Open(func(string) config.Process { return config.Process{Stdout: io.Discard, Log: discardLog} })
 	if err != nil {
-		return err
+		return nil, err
 	}
-	return errors.Join(closeAll(lines)...)
+	return cfg, errors.Join(closeAll(lines)...)
 }
 
 func errExists(path string) error {
@@ -249,15 +283,16 @@ func writeNewFile(path, text string, force bool) (err error) {
 }
 
 // nextSteps describes the file, and what to do in the database and the environment before the relay runs.
-func nextSteps(d *scaffold.Draft, catalog *introspect.Database, sink string) string {
+func nextSteps(d *scaffold.Draft, catalog *introspect.Database, sink string, custom buffer.CustomTable) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Wrote %s: from %s to %s\n", d.File, d.Source.Name, sink)
+	b.WriteString(whatIsSent(d, custom))
 	for _, warning := range warnings(d) {
 		fmt.Fprintf(&b, "\n%s\n", wrapped(warning))
 	}
 	if add := d.Source.AddCursor(); add != "" {
-		fmt.Fprintf(&b, "\n%s\n\n    %s;\n", wrapped("Its primary key is a uuid, which does not grow, so each claim reads the whole table, and more of it "+
-			"while another session holds an old snapshot. If you may add a column, run the following and write cursor: seq below source:"), add)
+		fmt.Fprintf(&b, "\n%s\n\n    %s;\n", wrapped("Its primary key is a uuid: each claim reads the whole table. A growing column prevents that. "+
+			"If you may add one, run this, and remove the # before cursor: seq in "+d.File+":"), add)
 	}
 	if steps := d.Source.Steps(catalog); len(steps) > 0 {
 		b.WriteString("\nIn the database:\n")
@@ -282,6 +317,28 @@ func nextSteps(d *scaffold.Draft, catalog *introspect.Database, sink string) str
 	return b.String()
 }
 
+// whatIsSent lists the columns of a custom table that are sent, and those that are not.
+func whatIsSent(d *scaffold.Draft, custom buffer.CustomTable) string {
+	var b strings.Builder
+	sent, unsent := d.Columns()
+	if sent != nil {
+		fmt.Fprintf(&b, "\n%s\n", wrapped("sent: "+strings.Join(sent, ", ")))
+	}
+	if unsent != nil {
+		fmt.Fprintf(&b, "%s\n", wrapped("not sent: "+strings.Join(unsent, ", ")+" (the names suggest secrets)"))
+	}
+	if t := d.Source.Table; t != nil && d.Source.Preset != "" {
+		names := make([]string, len(t.Columns))
+		for i, c := range t.Columns {
+			names[i] = c.Name
+		}
+		if unsent := custom.Unsent(names); unsent != nil {
+			fmt.Fprintf(&b, "\n%s\n", wrapped("not sent by the preset: "+strings.Join(unsent, ", ")))
+		}
+	}
+	return b.String()
+}
+
 // warnings are about what the API requires, and about custom tables.
 func warnings(d *scaffold.Draft) []string {
 	var all []string
@@ -295,6 +352,10 @@ func warnings(d *scaffold.Draft) []string {
 	all = append(all, "Each row of "+d.Source.Name+" is an event, and the relay deletes it after delivery.")
 	if len(t.ReferredBy) > 0 {
 		all = append(all, "Warning: "+strings.Join(t.ReferredBy, ", ")+" has a foreign key to the table. It may prevent the deletes, or lose its own rows to them.")
+	}
+	if !d.Source.HasAges() {
+		all = append(all, "Warning: no column of "+d.Source.Name+" says when a row was inserted, so the age of waiting events is unknown. "+
+			"If one does, set source.created_at; otherwise add one.")
 	}
 	if t.ReusesIDs {
 		all = append(all, "Warning: SQLite uses an id again after a delete, and a sink takes the new event for a duplicate. "+

@@ -34,7 +34,7 @@ func (a *app) askTable(q *questions, f *initFlags, d *scaffold.Draft, catalog *i
 		fmt.Fprintf(q.out, "\n%s", columns(rows, terminalWidth(a.stderr)))
 	}
 	return q.ask(question{
-		flag: "--table", given: f.table, proposed: proposedTable(offers, q.enabled()), text: "Table of events, by number or name",
+		flag: "--table", given: f.table, proposed: proposedTable(offers, q.enabled() || f.yes), text: "Table of events, by number or name",
 	}, func(answer string) error {
 		name := answer
 		if n, err := strconv.Atoi(answer); err == nil && f.table == "" && n >= 1 && n <= len(offers) {
@@ -103,10 +103,10 @@ func describeTable(t *introspect.Table) string {
 	return "would need a column group_id"
 }
 
-// proposedTable is the meaning of an empty answer: on a terminal the first table that is clearly meant for
-// events, otherwise the relay's own.
-func proposedTable(offers []offer, terminal bool) string {
-	if !terminal {
+// proposedTable is the meaning of an empty answer: the first table that is clearly meant for events. Without a terminal or --yes it
+// is the relay's own.
+func proposedTable(offers []offer, propose bool) string {
+	if !propose {
 		return defaultTable
 	}
 	i := slices.IndexFunc(offers, func(o offer) bool { return o.kind == introspect.Grouped || o.kind == introspect.Known })

@@ -197,13 +197,9 @@ func statusTable(r admin.Report, maxWidth int) string {
 		head = slices.Insert(head, 5, "DELETING")
 	}
 	rows, states := [][]string{head}, []string{"STATE"}
-	row := func(name string, pending int64, oldestSeconds float64, batches admin.Batches, dead int64, delivered admin.Deliveries, state string) {
-		oldest := "-"
-		if pending > 0 {
-			oldest = admin.Age(time.Duration(oldestSeconds * float64(time.Second)))
-		}
+	row := func(name string, pending int64, oldestSeconds *float64, batches admin.Batches, dead int64, delivered admin.Deliveries, state string) {
 		cells := []string{
-			name, admin.Pending(pending), oldest, admin.Count(batches.Leased), admin.Count(batches.Waiting),
+			name, admin.Pending(pending), admin.Oldest(pending, oldestSeconds, "-"), admin.Count(batches.Leased), admin.Count(batches.Waiting),
 			admin.Count(dead), admin.Count(delivered.LastMinute), delivered.Ago(),
 		}
 		if deleting {

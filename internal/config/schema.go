@@ -192,6 +192,11 @@ func (s *Source) keys() []key {
 			help: "A growing column (integer, unique, not null) of a custom table whose primary key does not grow. Claims then skip dead rows.",
 		},
 		{
+			name: "created_at", value: columnName(&s.Custom.CreatedAt),
+			help: "The column of a custom table that says when a row was inserted: ages are measured by it, and it is the events' `created_at`. Default: `created_at`, if the table has it. " +
+				"Without one, ages are [unknown](tables.md#the-age-of-events).",
+		},
+		{
 			name: "project", value: multiline(&s.Custom.Project, "a SELECT from the rows of a batch"),
 			help: "What to send from a custom table: a SELECT that runs once for each batch. `{events}` stands for the rows of the batch, `$1` (`?` on SQLite) for its group_id. " +
 				"It returns one row for each event, with the columns `id` and `payload` and optionally `topic`, `key`, `headers` and `created_at`. It makes the table a custom table, which `migrate` does not change.",

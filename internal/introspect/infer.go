@@ -5,11 +5,14 @@ import (
 	"strings"
 )
 
-// inferForeignKeys adds references that no foreign key declares: a column lead_id refers to the table
+// inferForeignKeys adds references that no foreign key declares: a column lead_id or leadId refers to the table
 // lead or leads in the same schema, if the types are equal. Many applications declare no foreign keys.
 func (d *Database) inferForeignKeys(t *Table) {
 	for _, c := range t.Columns {
 		base, ok := strings.CutSuffix(strings.ToLower(c.Name), "_id")
+		if camel, is := strings.CutSuffix(c.Name, "Id"); is && !ok {
+			base, ok = strings.ToLower(camel), true
+		}
 		if !ok || base == "" || c.Name == groupID || slices.ContainsFunc(t.Refs, func(r Ref) bool { return r.Column == c.Name }) {
 			continue
 		}

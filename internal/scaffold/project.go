@@ -2,10 +2,12 @@ package scaffold
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 
 	"github.com/outboxrelay/relay/internal/introspect"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // The column names of event tables, by their meaning. The first one that the table has is used.
@@ -13,42 +15,60 @@ var (
 	topicColumns   = []string{"topic", "event_type", "event_name", "event", "type"}
 	keyColumns     = []string{"key", "aggregate_id", "aggregateid", "entity_id", "partition_key"}
 	payloadColumns = []string{"payload", "data", "event_data", "body"}
-	createdColumns = []string{"inserted_at", "occurred_at", "created_on", "created"}
 )
 
 // proposal is a projection to begin with. Notes go to the file's comments, warnings to the terminal as well.
 type proposal struct {
 	sql             string
 	notes, warnings []string
+	// sent are the columns whose values are sent, those of another row after its name. unsent are those that are not, because
+	// their names suggest secrets.
+	sent, unsent []string
 
 	driver  string
 	t       *introspect.Table
 	parent  *introspect.Ref
+	created string
 	columns []string
 	joins   []string
+	used    map[string]bool // columns of the event that are sent outside of payload and headers
 }
 
-// propose writes a projection. Its payload is the table's own payload column if there is one. Otherwise it
-// is the event's whole row, with the row that the event refers to inside it. wants is a property that the
+// propose writes a projection. Its payload is the table's own payload column if there is one, and the other columns are
+// headers. Otherwise it is the event's whole row, with the row that the event refers to inside it. wants is a property that the
 // payload must have, or "".
 func propose(driver string, t *introspect.Table, wants string) proposal {
-	p := proposal{driver: driver, t: t, parent: parent(t)}
+	p := proposal{driver: driver, t: t, parent: parent(t), created: createdColumn(driver, t), used: map[string]bool{t.Key[0]: true}}
 	p.column(t.Key[0], "id")
 	p.addTopic()
-	payload := p.find(payloadColumns, func(c *introspect.Column) bool { return c.JSON() || driver == "sqlite" && c.Text() })
+	payload := p.payloadColumn()
 	p.addKey(payload == nil)
 	if payload != nil {
 		p.column(payload.Name, "payload")
+		p.addHeaders(payload.Name)
 		if wants != "" {
 			p.warnings = append(p.warnings, mustHave(wants))
 		}
 	} else {
 		p.addRow(wants)
 	}
-	p.addCreated()
 	p.sql = "SELECT " + strings.Join(p.columns, ",\n       ") + "\nFROM " + strings.Join(append([]string{"{events} e"}, p.joins...), "\n")
 	return p
 }
+
+// payloadColumn returns the column that has the payload; nil if there is none, or if a column is left whose name cannot be a
+// header's.
+func (p *proposal) payloadColumn() *introspect.Column {
+	c := p.find(payloadColumns, func(c *introspect.Column) bool {
+		return c.JSON() || p.driver == "sqlite" && c.Text() && c.Name != "body"
+	})
+	if c != nil && slices.ContainsFunc(p.t.Columns, func(c introspect.Column) bool { return !headerName.MatchString(c.Name) }) {
+		return nil
+	}
+	return c
+}
+
+var headerName = regexp.MustCompile(`^[A-Za-z0-9_-]+$`)
 
 // parent returns the reference to the row that an event is about: the first one that is not null,
 // otherwise the first one.
@@ -65,6 +85,7 @@ func parent(t *introspect.Table) *introspect.Ref {
 
 // column adds a column of the event.
 func (p *proposal) column(name, as string) {
+	p.used[name] = true
 	column := "e." + identifier(name)
 	if name != as {
 		column += " AS " + as
@@ -91,21 +112,29 @@ func (p *proposal) addTopic() {
 		p.column(c.Name, "topic")
 	default:
 		p.columns = append(p.columns, fmt.Sprintf("coalesce(e.%s, %s) AS topic", identifier(c.Name), name))
+		p.used[c.Name] = true
 	}
 }
 
 // addKey adds the first of these that exists: a key column, the owner of the joined parent, the parent.
 func (p *proposal) addKey(joined bool) {
-	key := ""
+	key, table, name := "e.", p.t, ""
 	if c := p.find(keyColumns, func(*introspect.Column) bool { return true }); c != nil {
-		key = "e." + identifier(c.Name)
+		name = c.Name
 	} else if p.parent == nil {
 		return
 	} else if refs := p.parent.Table.Refs; joined && len(refs) > 0 {
-		key = "p." + identifier(refs[0].Column)
+		key, table, name = "p.", p.parent.Table, refs[0].Column
 	} else {
-		key = "e." + identifier(p.parent.Column)
+		name = p.parent.Column
 	}
+	if isSecret(table, name) {
+		return
+	}
+	if key == "e." {
+		p.used[name] = true
+	}
+	key += identifier(name)
 	if p.driver == "sqlite" {
 		key = "CAST(" + key + " AS TEXT)"
 	} else {
@@ -114,42 +143,119 @@ func (p *proposal) addKey(joined bool) {
 	p.columns = append(p.columns, key+` AS key`)
 }
 
+// isSecret reports whether the name of a column suggests a secret. The id of another row is none.
+func isSecret(t *introspect.Table, column string) bool {
+	isRef := slices.ContainsFunc(t.Refs, func(r introspect.Ref) bool { return r.Column == column })
+	return buffer.LooksSecret(column) && !(isRef && strings.HasSuffix(strings.ToLower(column), "id"))
+}
+
+// sendable returns the columns of a row that are sent, and adds the others to p.unsent. The event's group_id is the relay's.
+func (p *proposal) sendable(alias string) (columns []introspect.Column) {
+	t := p.table(alias)
+	for _, c := range t.Columns {
+		switch {
+		case alias == "e" && c.Name == "group_id":
+		case isSecret(t, c.Name):
+			p.unsent = append(p.unsent, t.Name+"."+c.Name)
+		default:
+			columns = append(columns, c)
+		}
+	}
+	return columns
+}
+
+// addHeaders adds the columns that are sent nowhere else as headers.
+func (p *proposal) addHeaders(payload string) {
+	own := ""
+	var pairs []string
+	for _, c := range p.sendable("e") {
+		p.sent = append(p.sent, c.Name)
+		switch value := "e." + identifier(c.Name); {
+		case p.used[c.Name], c.Name == p.created, c.Name == payload:
+		case c.Name == "headers" && (c.JSON() || p.driver == "sqlite"):
+			own = value
+		case p.driver == "postgres":
+			pairs = append(pairs, text(c.Name)+", "+value+"::text")
+		default:
+			pairs = append(pairs, text(c.Name)+", CAST("+value+" AS TEXT)")
+		}
+	}
+	switch {
+	case pairs == nil && own == "":
+		return
+	case pairs == nil:
+		p.columns = append(p.columns, own)
+	case p.driver == "postgres":
+		headers := "jsonb_strip_nulls(" + objects("jsonb_build_object", pairs) + ")"
+		if own != "" {
+			headers = "coalesce(" + own + "::jsonb, '{}') || " + headers
+		}
+		p.columns = append(p.columns, headers+" AS headers")
+	default: // a merge leaves out nulls
+		if own == "" {
+			own = "NULL"
+		}
+		p.columns = append(p.columns, "json_patch(coalesce("+own+", '{}'), "+objects("json_object", pairs)+") AS headers")
+	}
+}
+
 // addRow adds the event's row as its payload. The row of the parent is a property of it, so no column
 // replaces another.
 func (p *proposal) addRow(wants string) {
+	own := p.sendable("e")
+	for _, c := range own {
+		p.sent = append(p.sent, c.Name)
+	}
 	var more []string
 	if p.parent != nil {
 		p.join("e", "p", p.parent)
-		name := strings.TrimSuffix(p.parent.Column, "_id")
+		name := strings.TrimSuffix(strings.TrimSuffix(p.parent.Column, "_id"), "Id")
 		for p.t.Column(name) != nil {
 			name += "_row"
 		}
-		more = append(more, text(name)+", "+p.row("p", p.parent.Table, nil))
+		columns := p.sendable("p")
+		names := make([]string, len(columns))
+		for i, c := range columns {
+			names[i] = c.Name
+		}
+		p.sent = append(p.sent, name+" ("+strings.Join(names, ", ")+")")
+		object := p.object("p", columns, nil)
+		if strings.HasPrefix(p.joins[0], "LEFT") {
+			object = "CASE WHEN p." + identifier(p.parent.To) + " IS NOT NULL THEN " + object + " END"
+			if p.driver == "sqlite" {
+				object = "json(" + object + ")"
+			}
+		}
+		more = append(more, text(name)+", "+object)
 	}
 	if wanted := p.wanted(wants); wanted != "" {
 		more = append(more, wanted)
 	}
-	p.columns = append(p.columns, p.row("e", p.t, more)+" AS payload")
-}
-
-// row returns a row as JSON, without its group_id if it is the event's, with more properties.
-func (p *proposal) row(alias string, t *introspect.Table, more []string) string {
+	row := ""
 	if p.driver == "postgres" {
-		object := "to_jsonb(" + alias + ")"
-		if alias == "e" {
-			object += " - 'group_id'"
+		row = "to_jsonb(e) - 'group_id'"
+		for _, c := range p.t.Columns {
+			if c.Name != "group_id" && isSecret(p.t, c.Name) {
+				row += " - " + text(c.Name)
+			}
 		}
 		if len(more) > 0 {
-			object += " || jsonb_build_object(" + strings.Join(more, ", ") + ")"
+			row += "\n         || " + objects("jsonb_build_object", more)
 		}
-		return object
+	} else {
+		row = p.object("e", own, more)
 	}
+	p.columns = append(p.columns, row+" AS payload")
+}
+
+// object returns columns of a row as a JSON object, with more properties. It lists the columns, so that one that the table gets
+// later is not sent before somebody has looked at it.
+func (p *proposal) object(alias string, columns []introspect.Column, more []string) string {
 	var pairs []string
-	for _, c := range t.Columns {
+	for _, c := range columns {
 		value := alias + "." + identifier(c.Name)
 		switch {
-		case alias == "e" && c.Name == "group_id":
-			continue
+		case p.driver == "postgres":
 		case c.JSON():
 			value = "json(" + value + ")"
 		case c.Type == "blob":
@@ -157,7 +263,49 @@ func (p *proposal) row(alias string, t *introspect.Table, more []string) string 
 		}
 		pairs = append(pairs, text(c.Name)+", "+value)
 	}
-	return "json_object(" + strings.Join(append(pairs, more...), ",\n           ") + ")"
+	if p.driver == "postgres" {
+		return objects("jsonb_build_object", append(pairs, more...))
+	}
+	return objects("json_object", append(pairs, more...))
+}
+
+// maxPairs is how many pairs a call takes: PostgreSQL functions have at most 100 arguments.
+const maxPairs = 50
+
+// objects returns a call that makes a JSON object of pairs of names and values; on PostgreSQL several if there are many.
+func objects(function string, pairs []string) string {
+	if function == "json_object" { // SQLite takes 1000 arguments
+		return function + "(" + list(pairs) + ")"
+	}
+	var calls []string
+	for some := range slices.Chunk(pairs, maxPairs) {
+		calls = append(calls, function+"("+list(some)+")")
+	}
+	if len(calls) == 0 {
+		return function + "()"
+	}
+	return strings.Join(calls, "\n           || ")
+}
+
+// list joins parts by commas, in lines of about 80 characters.
+func list(parts []string) string {
+	var b strings.Builder
+	width := 0
+	for i, part := range parts {
+		switch {
+		case i == 0:
+		case width+len(part) > 80:
+			b.WriteString(",\n           ")
+			width = 0
+		default:
+			b.WriteString(", ")
+		}
+		b.WriteString(part)
+		if width += len(part) + 2; strings.Contains(part, "\n") {
+			width = 80
+		}
+	}
+	return b.String()
 }
 
 // table returns the table of the alias e or p.
@@ -206,29 +354,24 @@ func (p *proposal) wanted(wants string) string {
 	return ""
 }
 
-// addCreated adds the time of the event, if the table has one that the relay does not find by itself.
-func (p *proposal) addCreated() {
-	if p.driver != "postgres" || p.t.Column("created_at") != nil {
-		return
+// Columns returns the columns whose values the proposed projection sends, and those of the event or of the row that it refers
+// to that it does not send because their names suggest secrets. Both are nil if nothing is proposed.
+func (d *Draft) Columns() (sent, unsent []string) {
+	if !d.Source.IsCustom() || d.Source.Preset != "" {
+		return nil, nil
 	}
-	c := p.find(createdColumns, func(c *introspect.Column) bool { return strings.HasPrefix(c.Type, "timestamp") })
-	switch {
-	case c == nil:
-	case c.Type == "timestamp with time zone":
-		p.column(c.Name, "created_at")
-	default:
-		p.columns = append(p.columns, "e."+identifier(c.Name)+" AT TIME ZONE 'UTC' AS created_at")
-	}
+	p := propose(d.Source.Driver, d.Source.Table, d.wants())
+	return p.sent, p.unsent
 }
 
 // Warnings returns the warnings about properties that the API requires.
 func (d *Draft) Warnings() []string {
 	wants := d.wants()
 	switch {
-	case wants == "":
-		return nil
 	case d.Source.IsCustom() && d.Source.Preset == "":
 		return propose(d.Source.Driver, d.Source.Table, wants).warnings
+	case wants == "":
+		return nil
 	}
 	return []string{mustHave(wants)}
 }

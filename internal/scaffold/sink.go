@@ -40,8 +40,8 @@ func (d *Draft) sinks() []namedSink {
 func (d *Draft) writeSinks(w *writer) {
 	all := d.sinks()
 	size, why := 1000, "the maximum number of events in a batch"
-	if d.Sinks == nil && all[0].api.batch != 0 {
-		size, why = all[0].api.batch, all[0].api.batchWhy
+	if known, because := d.batchSize(&all[0]); d.Sinks == nil && known != 0 {
+		size, why = known, because
 	}
 	w.line(2, fmt.Sprintf("batch_size: %d   # %s", size, why))
 	w.line(2, "workers: 4   # batches that this process sends at once")
@@ -60,13 +60,36 @@ func (d *Draft) writeSinks(w *writer) {
 		w.line(3, "- name: "+s.name+"   # in metrics, logs and dead letters")
 		w.line(4, "url: ${"+s.variable.Name+"}")
 		w.line(4, "#match: [orders.*, invoices.#]")
-		if s.api.batch != 0 {
-			w.line(4, fmt.Sprintf("batch_size: %d   # %s", s.api.batch, s.api.batchWhy))
+		if size, why := d.batchSize(s); size != 0 {
+			w.line(4, fmt.Sprintf("batch_size: %d   # %s", size, why))
 		} else {
 			w.line(4, "#batch_size: 100   # and workers, retry: by default the pipeline's")
 		}
 		d.writeSink(w, 4, s)
 	}
+}
+
+// DefaultBatchSize is the number of events in a request to an API that init does not know.
+const DefaultBatchSize = 100
+
+// batchSize returns the number of events that the sink takes at once, and the reason; 0 if it takes as many as there are.
+func (d *Draft) batchSize(s *namedSink) (size int, why string) {
+	switch {
+	case s.api.batch != 0:
+		return s.api.batch, s.api.batchWhy
+	case !strings.HasPrefix(s.variable.Value, "http"):
+		return 0, ""
+	case d.BatchSize != 0:
+		return d.BatchSize, "the number of events in a request"
+	}
+	return DefaultBatchSize, "events in a request; at most what the API accepts"
+}
+
+// NeedsBatchSize reports whether a sink is an API whose limit of events in a request is not known.
+func (d *Draft) NeedsBatchSize() bool {
+	return slices.ContainsFunc(d.sinks(), func(s namedSink) bool {
+		return s.api.batch == 0 && strings.HasPrefix(s.variable.Value, "http")
+	})
 }
 
 // writeSink writes the keys of a sink beside url.
@@ -121,8 +144,11 @@ const httpKeys = `
 # The status says whether the batch was accepted. If the response says more,
 # results is a jq program that finds the rejected events in
 # {status, headers, body, events}: an array of {id or index, error, retry}.
+# An empty array after a 4xx rejects the whole batch, which is then divided
+# until the bad event is alone.
 #results: |
-#  [(.body.errors // [])[] | {index: .index, error: .message, retry: false}]
+#  if .status >= 400 then []
+#  else [.body.errors[] | {index: .index, error: .message, retry: false}] end
 #headers: {X-Tenant: "7"}
 #bearer: ${API_TOKEN}   # or basic, oauth2, sign, tls: docs/http.md
 #rate: {requests: 10, per: 1s}   # shared: true counts all processes together

@@ -1,6 +1,10 @@
 package scaffold
 
-import "github.com/outboxrelay/relay/internal/introspect"
+import (
+	"strings"
+
+	"github.com/outboxrelay/relay/internal/introspect"
+)
 
 func (s *Source) write(w *writer, wants string) {
 	w.line(2, "source:")
@@ -23,17 +27,24 @@ func (s *Source) write(w *writer, wants string) {
 		w.line(3, "preset: "+s.Preset)
 		if s.Table != nil && s.Table.Unsuitable() == "" {
 			s.writeCursor(w)
+			s.writeCreated(w)
 		}
 		return
 	}
 	w.comment(3, "The primary key.")
 	w.line(3, "id: "+scalar(s.Table.Key[0]))
 	s.writeCursor(w)
+	s.writeCreated(w)
 	p := propose(s.Driver, s.Table, wants)
 	w.comment(3, "What to send: a SELECT that runs once for each batch. {events} stands for the rows of the batch. It returns one row for each event, with the columns id and payload "+
 		"and optionally topic, key, headers and created_at. An event without a row becomes a dead letter: \"not projected\".")
 	for _, note := range append(p.warnings, p.notes...) {
 		w.comment(3, note)
+	}
+	w.comment(3, "Sent: "+strings.Join(p.sent, ", ")+". Remove what the sink must not see. "+
+		"`relay doctor` warns of columns of "+s.Name+" that are not sent.")
+	if p.unsent != nil {
+		w.comment(3, "Not sent, because their names suggest secrets: "+strings.Join(p.unsent, ", ")+".")
 	}
 	w.line(3, "project: |")
 	w.lines(4, literal(p.sql))
@@ -49,8 +60,7 @@ func (s *Source) writeCursor(w *writer) {
 		w.line(3, "cursor: "+scalar(cursor))
 		return
 	}
-	w.comment(3, "The primary key is a uuid, which does not grow, so claims get slower while another session holds an old snapshot. "+
-		"A growing column prevents that: "+s.AddCursor())
+	w.comment(3, "The primary key is a uuid: each claim reads the whole table. A growing column prevents that. Add it, and remove the #: "+s.AddCursor())
 	w.line(3, "#cursor: seq")
 }
 

@@ -18,8 +18,10 @@ type Backlog struct {
 type Status struct {
 	// Pending events: committed, neither delivered nor dead. Exact up to [PendingExact], an estimate beyond.
 	Pending int64
-	// OldestPending is the age of the oldest pending event by the database's clock; 0 if there is none.
+	// OldestPending is the age of the oldest pending event by the database's clock; 0 if there is none, or AgeUnknown.
 	OldestPending time.Duration
+	// AgeUnknown reports that nothing says when pending events were inserted: a custom table has no column for it, or NULL in it.
+	AgeUnknown bool
 	// Leased, Waiting and Delivered count the batches by state.
 	Leased, Waiting, Delivered int64
 	// Waits are why batches wait, the most frequent reasons first; at most [MaxWaits].
@@ -54,8 +56,9 @@ type SinkStatus struct {
 	// Pending events are for this sink, and it has not got them: an event counts once at each of its sinks. Of [Unrouted] they are those
 	// that are not routed yet.
 	Pending int64
-	// OldestPending is the age of the oldest of them; 0 if there is none.
+	// OldestPending is the age of the oldest of them; 0 if there is none, or AgeUnknown; see [Status].
 	OldestPending time.Duration
+	AgeUnknown    bool
 	// Leased, Waiting and Delivered count the sink's batches by state, Due those that are due.
 	Leased, Waiting, Delivered, Due int64
 	// Next is how long until the first waiting batch is due; 0 if one is due, or none waits.

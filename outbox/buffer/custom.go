@@ -9,6 +9,8 @@ type CustomTable struct {
 	// Cursor is an integer column that grows, unique and not null, for a primary key that does
 	// not grow; "" if the primary key grows, or no column does.
 	Cursor string
+	// CreatedAt is the column that ages are measured by, and the events' created_at; "" for created_at, if there is one.
+	CreatedAt string
 	// Project is the SELECT that returns what to send of a batch: one row an event, with columns id (the
 	// primary key) and payload, and optionally topic, key, headers and created_at. Its only parameter is the
 	// batch's group_id. The default topic is the table's name.

@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"time"
 
@@ -225,13 +226,13 @@ WITH ledger AS (
 )
 SELECT ledger.claimed + fresh.events
          + CASE WHEN fresh.events < ?3 THEN 0 ELSE (SELECT max(id) FROM outbox_events) - fresh.last_id END,
-       coalesce((julianday('now') - julianday(
-         min(coalesce(ledger.oldest_at, fresh.oldest_at), coalesce(fresh.oldest_at, ledger.oldest_at)))) * 86400, 0.0),
+       (julianday('now') - julianday(
+         min(coalesce(ledger.oldest_at, fresh.oldest_at), coalesce(fresh.oldest_at, ledger.oldest_at)))) * 86400,
        leased, waiting, delivered,
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?4 AND closed_at IS NULL),
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?4 AND closed_at IS NULL AND notified_at IS NULL),
        suspects, coalesce((julianday('now') - julianday(oldest_suspect)) * 86400, 0.0),
-       ledger.claimed, coalesce((julianday('now') - julianday(fresh.oldest_at)) * 86400, 0.0)
+       ledger.claimed, (julianday('now') - julianday(fresh.oldest_at)) * 86400
 FROM ledger, alone, fresh`
 
 // A delivered batch has an error if its events cannot be deleted.
@@ -262,13 +263,21 @@ func (l ledger) waits(ctx context.Context, tx transaction) (all []buffer.Wait, e
 	return all, rows.Err()
 }
 
+// age returns the age of the oldest of pending events from seconds, which are NULL if nothing says it, and whether it is unknown.
+func (t transaction) age(oldest sql.NullFloat64, pending int64) (age time.Duration, unknown bool) {
+	if noAges := t.shape != nil && !t.shape.ages; noAges || !oldest.Valid {
+		return 0, noAges || pending > 0
+	}
+	return seconds(oldest.Float64), false
+}
+
 // Status implements buffer.Inspector.
 func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 	var (
-		s                     buffer.Status
-		oldest, oldestSuspect float64
-		claimed               int64
-		oldestFresh           float64
+		s                   buffer.Status
+		oldestSuspect       float64
+		claimed             int64
+		oldest, oldestFresh sql.NullFloat64
 	)
 	err := b.read(ctx, "reading the status", func(tx transaction) error {
 		free, err := b.free(ctx, tx, b.cursor.Position())
@@ -281,7 +290,7 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 		case err != nil:
 			return err
 		case b.config.Sinks != nil:
-			if err = b.sinksStatus(ctx, tx, &s, s.Pending-claimed, seconds(oldestFresh)); err == nil {
+			if err = b.sinksStatus(ctx, tx, &s, s.Pending-claimed, oldestFresh); err == nil {
 				s.SinkFindings, err = b.sinkFindings(ctx, tx)
 			}
 		case s.Waiting+s.Delivered > 0:
@@ -293,8 +302,9 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 		if err == nil {
 			s.Relays, err = b.relays(ctx, tx)
 		}
+		s.OldestPending, s.AgeUnknown = tx.age(oldest, s.Pending)
 		return err
 	})
-	s.OldestPending, s.OldestSuspect = seconds(oldest), seconds(oldestSuspect)
+	s.OldestSuspect = seconds(oldestSuspect)
 	return s, err
 }

@@ -43,6 +43,7 @@ type shape struct {
 	generation, version int64
 	columns             []string // without generated ones
 	bytes               bool     // group_id holds the 16 bytes of the uuid, not its text
+	ages                bool     // a column says when an event was inserted
 	names               *strings.Replacer
 }
 
@@ -88,11 +89,11 @@ func (c *customTable) readShape(ctx context.Context, tx *sql.Tx, s *shape) error
 		if err := rows.Scan(&name, &declared, &hidden); err != nil {
 			return err
 		}
-		switch strings.ToLower(name) {
-		case "group_id":
+		if strings.EqualFold(name, "group_id") {
 			s.bytes = isBytes(declared)
-		case "created_at":
-			created = timeOf(db.Quote(name))
+		}
+		if strings.EqualFold(name, cmp.Or(c.b.config.Custom.CreatedAt, "created_at")) {
+			created, s.ages = timeOf(db.Quote(name)), true
 		}
 		if hidden == 0 {
 			s.columns = append(s.columns, name)

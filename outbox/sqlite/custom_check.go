@@ -65,6 +65,9 @@ func (c *customTable) missing(ctx context.Context, tx transaction) (missing []bu
 		add("has no "+key+" INTEGER PRIMARY KEY, which only grows",
 			"correct source.id, or create the table again with "+key+" INTEGER PRIMARY KEY AUTOINCREMENT")
 	}
+	if created := c.b.config.Custom.CreatedAt; created != "" && !tx.shape.ages {
+		add("has no column "+db.Quote(created)+", which source.created_at names", "name the column that says when a row was inserted")
+	}
 	addGroup := "ALTER TABLE " + table + " ADD COLUMN group_id TEXT"
 	switch {
 	case !f.groupType.Valid:
@@ -120,6 +123,7 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 	d.claimPlan(ctx, pickCustomSQL, "USING INTEGER PRIMARY KEY", "(group_id=? AND rowid>?)")
 	var (
 		f     customFacts
+		s     *shape
 		steps []string
 		uses  bool
 	)
@@ -131,6 +135,7 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 		if f, err = c.facts(ctx, tx); err != nil {
 			return err
 		}
+		s = tx.shape
 		steps, uses, err = c.projectionPlan(ctx, tx)
 		return err
 	})
@@ -143,6 +148,14 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 	} else {
 		d.warn(ids, "table "+table+" has no AUTOINCREMENT: after the events with the highest ids are gone, their ids are handed out again, and a sink may take the new event for a duplicate",
 			fmt.Sprintf("create the table again with %s INTEGER PRIMARY KEY AUTOINCREMENT and copy its rows", db.Quote(c.b.config.Custom.ID)))
+	}
+	if !s.ages {
+		d.warn("ages", "no column of table "+table+" says when a row was inserted: the age of waiting events is unknown, and relay_oldest_pending_seconds is absent",
+			"add such a column, and name it as source.created_at")
+	}
+	if unsent := c.b.config.Custom.Unsent(s.columns); unsent != nil {
+		d.warn("projection", "it does not send "+strings.Join(unsent, ", ")+" of table "+table+"; a delivered row is deleted",
+			"add them to source.project, or a comment there: -- not sent: "+strings.Join(unsent, ", "))
 	}
 	if step := tableScan(steps); step != "" {
 		fix := "create an index on the column by which that table is joined"

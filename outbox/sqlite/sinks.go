@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"time"
@@ -146,18 +147,19 @@ func (q *sinkQueue) CountBacklog(ctx context.Context, _ int) (backlog buffer.Bac
 const sinkStatusSQL = `
 SELECT count(*) FILTER (WHERE state = 'leased'), count(*) FILTER (WHERE state = 'waiting'), count(*) FILTER (WHERE state = 'delivered'),
        coalesce(sum(max(events - json_array_length(delivered), 0)), 0),
-       coalesce((julianday('now') - julianday(min(oldest_at) FILTER (WHERE events > json_array_length(delivered)))) * 86400, 0.0),
+       (julianday('now') - julianday(min(oldest_at) FILTER (WHERE events > json_array_length(delivered)))) * 86400,
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?3 AND sink = ?2 AND closed_at IS NULL),
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?3 AND sink = ?2 AND closed_at IS NULL AND notified_at IS NULL)
 FROM outbox_batches WHERE buffer = ?1 AND sink = ?2`
 
 // Status implements buffer.Inspector.
 func (q *sinkQueue) Status(ctx context.Context) (s buffer.Status, err error) {
-	var oldest float64
+	var oldest sql.NullFloat64
 	err = q.b.read(ctx, "reading the status of sink "+q.sink, func(tx transaction) error {
-		return tx.row(ctx, sinkStatusSQL, q.buffer, q.sinkName(), q.b.config.Pipeline).
+		err := tx.row(ctx, sinkStatusSQL, q.buffer, q.sinkName(), q.b.config.Pipeline).
 			Scan(&s.Leased, &s.Waiting, &s.Delivered, &s.Pending, &oldest, &s.Dead, &s.Unnotified)
+		s.OldestPending, s.AgeUnknown = tx.age(oldest, s.Pending)
+		return err
 	})
-	s.OldestPending = max(0, time.Duration(oldest*float64(time.Second)))
 	return s, err
 }

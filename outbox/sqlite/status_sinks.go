@@ -40,7 +40,7 @@ WITH batches AS (
   SELECT sink FROM outbox_sinks WHERE buffer = ?1 AND dropped_at IS NULL UNION SELECT sink FROM batches UNION SELECT sink FROM letters
 )
 SELECT sink, coalesce(leased, 0), coalesce(waiting, 0), coalesce(delivered, 0), coalesce(due, 0), coalesce(pending, 0),
-       coalesce((julianday('now') - julianday(oldest_at)) * 86400, 0.0), coalesce((julianday(next_at) - julianday('now')) * 86400, 0.0),
+       (julianday('now') - julianday(oldest_at)) * 86400, coalesce((julianday(next_at) - julianday('now')) * 86400, 0.0),
        coalesce(suspects, 0), coalesce((julianday('now') - julianday(oldest_suspect)) * 86400, 0.0), coalesce(dead, 0), coalesce(unnotified, 0)
 FROM names LEFT JOIN batches USING (sink) LEFT JOIN letters USING (sink)`
 
@@ -59,22 +59,27 @@ SELECT sink, error, batches, events, first, last FROM (
 func seconds(n float64) time.Duration { return max(0, time.Duration(n*float64(time.Second))) }
 
 // sinksStatus completes a status by that of each sink. fresh is the unclaimed events, oldest the age of the oldest.
-func (b *Buffer) sinksStatus(ctx context.Context, tx transaction, s *buffer.Status, fresh int64, oldest time.Duration) error {
+func (b *Buffer) sinksStatus(ctx context.Context, tx transaction, s *buffer.Status, fresh int64, oldest sql.NullFloat64) error {
 	routed, err := b.pendingRouted(ctx, tx)
 	if err != nil {
 		return err
 	}
 	s.Pending = fresh + routed
 	at := map[string]int{}
+	_, noAges := tx.age(sql.NullFloat64{}, 0)
 	for _, r := range append(slices.Clone(b.config.Sinks), buffer.Route{Sink: buffer.Unrouted}) {
 		at[r.Sink] = len(s.Sinks)
-		s.Sinks = append(s.Sinks, buffer.SinkStatus{Name: r.Sink})
+		s.Sinks = append(s.Sinks, buffer.SinkStatus{Name: r.Sink, AgeUnknown: noAges})
 	}
 	rows, err := tx.rows(ctx, sinksStatusSQL, b.config.Table, b.config.Pipeline)
 	all, err := db.All(rows, err, func(rows *sql.Rows, one *buffer.SinkStatus) error {
-		var oldest, next, suspect float64
+		var (
+			next, suspect float64
+			oldest        sql.NullFloat64
+		)
 		err := rows.Scan(&one.Name, &one.Leased, &one.Waiting, &one.Delivered, &one.Due, &one.Pending, &oldest, &next, &one.Suspects, &suspect, &one.Dead, &one.Unnotified)
-		one.OldestPending, one.Next, one.OldestSuspect = seconds(oldest), seconds(next), seconds(suspect)
+		one.OldestPending, one.AgeUnknown = tx.age(oldest, one.Pending)
+		one.Next, one.OldestSuspect = seconds(next), seconds(suspect)
 		return err
 	})
 	if err != nil {
@@ -107,7 +112,9 @@ func (b *Buffer) sinksStatus(ctx context.Context, tx transaction, s *buffer.Stat
 	}
 	unrouted := s.Sinks[at[buffer.Unrouted]]
 	unrouted.Pending += fresh
-	unrouted.OldestPending = max(unrouted.OldestPending, oldest)
+	age, unknown := tx.age(oldest, fresh)
+	unrouted.OldestPending = max(unrouted.OldestPending, age)
+	unrouted.AgeUnknown = unrouted.OldestPending == 0 && (unrouted.AgeUnknown || unknown)
 	s.Sinks = slices.Delete(s.Sinks, at[buffer.Unrouted], at[buffer.Unrouted]+1)
 	slices.SortFunc(s.Sinks[len(b.config.Sinks):], func(a, b buffer.SinkStatus) int { return cmp.Compare(a.Name, b.Name) })
 	s.Sinks = append(s.Sinks, unrouted)

@@ -49,7 +49,7 @@ WITH batches AS (
   SELECT sink FROM outbox_sinks WHERE buffer = $1 AND dropped_at IS NULL UNION SELECT sink FROM batches UNION SELECT sink FROM letters
 )
 SELECT sink, coalesce(leased, 0), coalesce(waiting, 0), coalesce(delivered, 0), coalesce(due, 0), coalesce(pending, 0)::bigint,
-       coalesce(extract(epoch FROM clock_timestamp() - oldest_at) * 1000000, 0)::bigint,
+       (extract(epoch FROM clock_timestamp() - oldest_at) * 1000000)::bigint,
        coalesce(extract(epoch FROM next_at - clock_timestamp()) * 1000000, 0)::bigint,
        coalesce(suspects, 0), coalesce(extract(epoch FROM clock_timestamp() - oldest_suspect) * 1000000, 0)::bigint,
        coalesce(dead, 0), coalesce(unnotified, 0)
@@ -77,16 +77,17 @@ func (b *Backlog) sinksSteps(t *ledger.Tables, s *buffer.Status, fresh *freshEve
 			clear(at)
 			for _, r := range b.base.Sinks {
 				at[r.Sink] = len(s.Sinks)
-				s.Sinks = append(s.Sinks, buffer.SinkStatus{Name: r.Sink})
+				s.Sinks = append(s.Sinks, buffer.SinkStatus{Name: r.Sink, AgeUnknown: t.NoAges})
 			}
 			return nil
 		}},
 		{SQL: t.SQL(sinksSQL), Args: []string{t.Buffer, b.base.Pipeline}, Row: func(v [][]byte) error {
 			n := func(i int) int64 { return pg.ReadInt8(v[i]) }
 			one := buffer.SinkStatus{
-				Name: string(v[0]), Leased: n(1), Waiting: n(2), Delivered: n(3), Due: n(4), Pending: n(5), OldestPending: micros(v[6]), Next: micros(v[7]),
+				Name: string(v[0]), Leased: n(1), Waiting: n(2), Delivered: n(3), Due: n(4), Pending: n(5), Next: micros(v[7]),
 				Suspects: n(8), OldestSuspect: micros(v[9]), Dead: n(10), Unnotified: n(11),
 			}
+			one.OldestPending, one.AgeUnknown = t.Age(v[6], one.Pending)
 			if i, known := at[one.Name]; known {
 				s.Sinks[i] = one
 				return nil
@@ -107,8 +108,9 @@ func (b *Backlog) sinksSteps(t *ledger.Tables, s *buffer.Status, fresh *freshEve
 
 // freshEvents are the unclaimed events.
 type freshEvents struct {
-	events int64
-	oldest time.Duration
+	events     int64
+	oldest     time.Duration
+	ageUnknown bool
 }
 
 // completeSinks puts what is not routed yet, with the unclaimed events, at the end, behind what was found without being configured.
@@ -121,5 +123,6 @@ func completeSinks(s *buffer.Status, configured int, fresh freshEvents) {
 	slices.SortFunc(s.Sinks[configured:], func(a, b buffer.SinkStatus) int { return cmp.Compare(a.Name, b.Name) })
 	unrouted.Pending += fresh.events
 	unrouted.OldestPending = max(unrouted.OldestPending, fresh.oldest)
+	unrouted.AgeUnknown = unrouted.OldestPending == 0 && (unrouted.AgeUnknown || fresh.ageUnknown)
 	s.Sinks = append(s.Sinks, unrouted)
 }

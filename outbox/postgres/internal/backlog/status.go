@@ -29,7 +29,7 @@ WITH` + ledger.HeldSQL + `, ledger AS (
     ORDER BY e.id LIMIT $6::bigint) counted
 )
 SELECT leased, waiting, delivered, claimed, fresh.events,
-       coalesce(extract(epoch FROM clock_timestamp() - least(ledger.oldest_at, fresh.oldest_at)) * 1000000, 0)::bigint,
+       (extract(epoch FROM clock_timestamp() - least(ledger.oldest_at, fresh.oldest_at)) * 1000000)::bigint,
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL),
        (SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)) * 1000000, 0)::bigint
         FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'),
@@ -37,7 +37,7 @@ SELECT leased, waiting, delivered, claimed, fresh.events,
        CASE WHEN $3::bigint > 0 THEN least($3::numeric - $2::bigint, 9223372036854775807)::bigint ELSE 9223372036854775807 END,
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL AND notified_at IS NULL),
        suspects, coalesce(extract(epoch FROM clock_timestamp() - oldest_suspect) * 1000000, 0)::bigint,
-       coalesce(extract(epoch FROM clock_timestamp() - fresh.oldest_at) * 1000000, 0)::bigint
+       (extract(epoch FROM clock_timestamp() - fresh.oldest_at) * 1000000)::bigint
 FROM ledger, alone, fresh`
 
 // A delivered batch has an error if its events cannot be deleted.
@@ -68,14 +68,15 @@ func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 			},
 			Row: func(v [][]byte) error {
 				s.Leased, s.Waiting, s.Delivered = pg.ReadInt8(v[0]), pg.ReadInt8(v[1]), pg.ReadInt8(v[2])
-				fresh = freshEvents{events: pg.ReadInt8(v[4]), oldest: max(0, time.Duration(pg.ReadInt8(v[13]))*time.Microsecond)}
+				fresh = freshEvents{events: pg.ReadInt8(v[4])}
+				fresh.oldest, fresh.ageUnknown = t.Age(v[13], fresh.events)
 				if fresh.events > buffer.PendingExact {
 					// The statistics' count of rows, or the ids drawn since the floor if those are fewer. A table
 					// without a sequence has no count of ids.
 					fresh.events = max(fresh.events, min(pg.ReadInt8(v[8]), pg.ReadInt8(v[9])))
 				}
 				s.Pending = pg.ReadInt8(v[3]) + fresh.events
-				s.OldestPending = max(0, time.Duration(pg.ReadInt8(v[5]))*time.Microsecond)
+				s.OldestPending, s.AgeUnknown = t.Age(v[5], s.Pending)
 				s.Dead, s.Unnotified = pg.ReadInt8(v[6]), pg.ReadInt8(v[10])
 				s.OldestTransaction = max(0, time.Duration(pg.ReadInt8(v[7]))*time.Microsecond)
 				s.Suspects = pg.ReadInt8(v[11])

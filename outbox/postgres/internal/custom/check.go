@@ -37,6 +37,7 @@ func Check(ctx context.Context, db *pg.DB, t Facts, c Config, missing *catalog.F
 	checkKey(missing, t, c)
 	checkCursor(missing, t, c)
 	checkGroup(missing, t)
+	checkCreated(missing, t, c)
 	if err := checkPrivileges(ctx, db, t, c, missing); err != nil {
 		return err
 	}
@@ -79,6 +80,18 @@ func checkCursor(f *catalog.Findings, t Facts, c Config) {
 		f.Add("column "+cursor.Quoted+" of table "+table+", which source.cursor names, is "+cursor.Type+"; expected an integer; name another", AddCursor(table))
 	default:
 		checkUnique(f, t.Table, cursor, "source.cursor")
+	}
+}
+
+// checkCreated checks the column that ages are measured by.
+func checkCreated(f *catalog.Findings, t Facts, c Config) {
+	table, created := t.Table.Quoted, t.Column(c.CreatedAt)
+	switch {
+	case c.CreatedAt == "":
+	case created.Name == "":
+		f.Add("table "+table+" has no column "+pg.Quote(c.CreatedAt)+", which source.created_at names", "name the column that says when a row was inserted")
+	case created.OID != pg.OIDTimestamptz && created.OID != pg.OIDTimestamp:
+		f.Add("column "+created.Quoted+" of table "+table+", which source.created_at names, is "+created.Type+"; expected timestamptz", "name another column, or none")
 	}
 }
 

@@ -40,14 +40,19 @@ func (t *Table) names(events string, deadPayloadOID uint32, relay []string) []st
 
 // backlogStatements returns the statements about all events. In those for the relay's own table outbox_events becomes a
 // SELECT from the custom table. It calls nothing volatile, so that the planner can merge it into
-// the statement around it. relay are the names of the relay's own tables.
-func (t *Table) backlogStatements(events string, relay []string) ledger.Statements {
+// the statement around it. inserted is the expression for the time of an event, NULL if its row does not say it. relay are the
+// names of the relay's own tables.
+func (t *Table) backlogStatements(events, inserted string, relay []string) ledger.Statements {
 	id := "1::bigint" // every event is beyond every watermark
 	if t.Numbered() {
 		id = "e." + t.number.Quoted
 	}
-	view := "(SELECT " + id + " AS id, NULL::text AS key, " + t.created + " AS created_at, e.group_id FROM " + events + " e)"
-	s := backlog.Statements(strings.NewReplacer(append([]string{"outbox_events", view}, relay...)...))
+	statements := func(created string) ledger.Statements {
+		view := "(SELECT " + id + " AS id, NULL::text AS key, " + created + " AS created_at, e.group_id FROM " + events + " e)"
+		return backlog.Statements(strings.NewReplacer(append([]string{"outbox_events", view}, relay...)...))
+	}
+	s := statements(t.created)
+	s.Status = statements(inserted).Status
 	s.Adopt, s.Windows = t.tables.SQL(adoptSQL), false
 	if !t.Numbered() {
 		s.Audit, s.AuditSinks, s.RemoveEmpty = t.tables.SQL(auditUUIDSQL), t.tables.SQL(auditSinksUUIDSQL), t.tables.SQL(removeEmptyUUIDSQL)

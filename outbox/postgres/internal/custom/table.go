@@ -33,6 +33,8 @@ type Table struct {
 	key, number Column
 	// created is the expression for an event's created_at; the time of the claim if the table has no such column.
 	created string
+	// unsent are the columns that the projection drops.
+	unsent []string
 	// row is the expression for the row e as json.
 	row string
 	// insert are the columns that take a value.
@@ -65,25 +67,44 @@ func New(p Parts, tables *ledger.Tables, facts Facts, c buffer.CustomTable, rela
 		created: noTime, topic: facts.Table.Name, row: facts.asJSON(),
 	}
 	t.key, t.number = facts.keys(c)
-	switch c := facts.Column("created_at"); c.OID {
+	inserted := "NULL::timestamptz"
+	switch c := facts.Column(cmp.Or(c.CreatedAt, createdAt)); c.OID {
 	case pg.OIDTimestamptz:
-		t.created = "CASE WHEN isfinite(e." + c.Quoted + ") THEN e." + c.Quoted + " ELSE " + noTime + " END"
+		inserted = "CASE WHEN isfinite(e." + c.Quoted + ") THEN e." + c.Quoted
 	case pg.OIDTimestamp:
-		t.created = "CASE WHEN isfinite(e." + c.Quoted + ") THEN e." + c.Quoted + " AT TIME ZONE 'UTC' ELSE " + noTime + " END"
+		inserted = "CASE WHEN isfinite(e." + c.Quoted + ") THEN e." + c.Quoted + " AT TIME ZONE 'UTC'"
+	default:
+		tables.NoAges = true
 	}
+	if !tables.NoAges {
+		t.created = inserted + " ELSE " + noTime + " END"
+		inserted += " END"
+	}
+	columns := make([]string, 0, len(facts.Columns))
 	for _, c := range facts.Columns {
+		columns = append(columns, c.Name)
 		if !c.Generated {
 			t.insert = append(t.insert, c)
 		}
 	}
+	t.unsent = c.Unsent(columns)
 	tables.Sequence = cmp.Or(t.number.Sequence, pg.Null)
 	tables.Names = strings.NewReplacer(t.names(tables.Events, tables.DeadPayloadOID, relay)...)
-	tables.Statements = t.backlogStatements(tables.Events, relay)
+	tables.Statements = t.backlogStatements(tables.Events, inserted, relay)
 	t.project, t.expands = projection.Expand(c.Project, tables.SQL(t.either(rowsByIDSQL, rowsByUUIDSQL)))
 	t.projectShared, _ = projection.Expand(c.Project, tables.SQL(t.either(rowsSharedSQL, rowsSharedUUIDSQL)))
 	tables.UUIDs, tables.Bury = !t.Numbered(), t.buryUnrouted
 	return t
 }
+
+// createdAt is the column that says when an event was inserted, unless source.created_at names another.
+const createdAt = "created_at"
+
+// HasAges reports whether a column says when an event was inserted.
+func (t *Table) HasAges() bool { return !t.tables.NoAges }
+
+// Unsent are the columns that the projection drops; see [buffer.CustomTable.Unsent].
+func (t *Table) Unsent() []string { return t.unsent }
 
 // keys returns the column that the projection names an event by, and the integer that is its ID.
 func (f *Facts) keys(c buffer.CustomTable) (key, number Column) {

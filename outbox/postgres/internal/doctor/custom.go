@@ -30,8 +30,26 @@ func (d *diagnosis) custom(ctx context.Context, events catalog.Table) {
 		d.uuidKey(ctx, events)
 	}
 	d.triggers(ctx, events)
+	d.ages(events)
 	d.projectedRows(ctx, events)
+	d.unsent(events)
 	d.projection(ctx)
+}
+
+// ages adds whether the age of waiting events is known.
+func (d *diagnosis) ages(events catalog.Table) {
+	if !d.state.Custom.HasAges() {
+		d.warn(aboutCustom, "no column of table "+events.Quoted+" says when a row was inserted: the age of waiting events is unknown, and relay_oldest_pending_seconds is absent",
+			"name a timestamptz column as source.created_at, or: ALTER TABLE "+events.Quoted+" ADD COLUMN created_at timestamptz DEFAULT now()")
+	}
+}
+
+// unsent adds the columns that the projection drops.
+func (d *diagnosis) unsent(events catalog.Table) {
+	if unsent := d.state.Custom.Unsent(); unsent != nil {
+		d.warn("projection", "it does not send "+strings.Join(unsent, ", ")+" of table "+events.Quoted+"; a delivered row is deleted",
+			"add them to source.project, or a comment there: -- not sent: "+strings.Join(unsent, ", "))
+	}
 }
 
 const (
@@ -90,11 +108,10 @@ func (d *diagnosis) uuidKey(ctx context.Context, events catalog.Table) {
 	key, _ := d.state.Custom.Expands()
 	column, fix := "column "+key.Quoted+" of table "+events.Quoted+" is a uuid", custom.AddCursor(events.Quoted)
 	if index != "" {
-		d.add(buffer.LevelOK, aboutCustom, column+": claims use index "+index+", in no order; "+withoutCursor+"; name a growing column as source.cursor", fix)
+		d.add(buffer.LevelOK, aboutCustom, column+": claims use index "+index+"; a growing column, named as source.cursor, would be better", fix)
 		return
 	}
-	d.warn(aboutCustom, column+": each claim reads all of the table, in no order; "+withoutCursor+"; name a growing column as source.cursor, or at least create an index: "+
-		"CREATE INDEX ON "+events.Quoted+" ("+key.Quoted+") WHERE group_id IS NULL", fix)
+	d.warn(aboutCustom, column+": each claim reads the whole table. Add a growing column, and name it as source.cursor", fix)
 }
 
 // Bit 8 of tgtype is DELETE, 16 is UPDATE.

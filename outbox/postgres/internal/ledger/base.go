@@ -79,6 +79,8 @@ type Tables struct {
 	Statements Statements
 	// UUIDs reports whether numbers stand for events that only have a uuid, and rows of the ledger have the uuids.
 	UUIDs bool
+	// NoAges reports whether nothing says when events were inserted; then oldest_at is the time of the claim.
+	NoAges bool
 	// Bury are the steps that bury events that no sink gets, under a group_id, for the same reason; nil for the relay's own table.
 	Bury func(batch *buffer.Lease, group uuid.UUID, reason string, ids []int64) []pg.Step
 }
@@ -92,6 +94,14 @@ type Statements struct {
 
 // SQL fills the real names into a statement written with the default ones.
 func (t *Tables) SQL(statement string) string { return t.Names.Replace(statement) }
+
+// Age returns the age of the oldest of pending events from microseconds, which are NULL if nothing says it, and whether it is unknown.
+func (t *Tables) Age(micros []byte, pending int64) (age time.Duration, unknown bool) {
+	if t.NoAges || micros == nil {
+		return 0, t.NoAges || pending > 0
+	}
+	return max(0, time.Duration(pg.ReadInt8(micros))*time.Microsecond), false
+}
 
 // Complete returns the lease with the events that were read.
 func (b *Base) Complete(rows *pg.EventDecoder, batch buffer.Lease) *buffer.Lease {

@@ -110,7 +110,7 @@ func (s *Sink) CountBacklog(ctx context.Context, _ int) (backlog buffer.Backlog,
 const statusSQL = `
 SELECT count(*) FILTER (WHERE state = 'leased'), count(*) FILTER (WHERE state = 'waiting'), count(*) FILTER (WHERE state = 'delivered'),
        coalesce(sum(greatest(events - cardinality(delivered), 0)), 0)::bigint,
-       coalesce(extract(epoch FROM clock_timestamp() - min(oldest_at) FILTER (WHERE events > cardinality(delivered) AND isfinite(oldest_at))) * 1000000, 0)::bigint,
+       (extract(epoch FROM clock_timestamp() - min(oldest_at) FILTER (WHERE events > cardinality(delivered) AND isfinite(oldest_at))) * 1000000)::bigint,
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $3 AND sink = $2 AND closed_at IS NULL),
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $3 AND sink = $2 AND closed_at IS NULL AND notified_at IS NULL)
 FROM outbox_batches WHERE buffer = $1 AND sink = $2`
@@ -126,9 +126,9 @@ func (s *Sink) Status(ctx context.Context) (status buffer.Status, err error) {
 		Row: func(v [][]byte) error {
 			n := func(i int) int64 { return pg.ReadInt8(v[i]) }
 			status = buffer.Status{
-				Leased: n(0), Waiting: n(1), Delivered: n(2), Pending: n(3), OldestPending: max(0, time.Duration(n(4))*time.Microsecond),
-				Dead: n(5), Unnotified: n(6),
+				Leased: n(0), Waiting: n(1), Delivered: n(2), Pending: n(3), Dead: n(5), Unnotified: n(6),
 			}
+			status.OldestPending, status.AgeUnknown = t.Age(v[4], status.Pending)
 			return nil
 		},
 	})

@@ -1,0 +1,55 @@
+package scaffold
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/outboxrelay/relay/internal/introspect"
+)
+
+// createdNames are names of columns that say when a row was inserted, in lower case and without separators; the first one is
+// preferred.
+var createdNames = []string{
+	"createdat", "insertedat", "occurredat", "recordedat", "enqueuedat", "emittedat", "raisedat", "addedat", "createdon", "insertedon", "occurredon",
+	"created", "inserted", "createdtime", "creationtime", "creationdate", "createddate", "eventtime", "eventtimestamp", "timestamp", "ts", "time",
+}
+
+// createdColumn returns the column that says when an event was inserted; "" if there is none.
+func createdColumn(driver string, t *introspect.Table) string {
+	fits := func(c *introspect.Column) bool {
+		if driver == "sqlite" { // the type of a column says little of its values
+			return c.Type != "blob" && !c.JSON()
+		}
+		return strings.HasPrefix(c.Type, "timestamp")
+	}
+	if c := t.Column("created_at"); c != nil && fits(c) {
+		return c.Name
+	}
+	for _, name := range createdNames {
+		i := slices.IndexFunc(t.Columns, func(c introspect.Column) bool {
+			return strings.ReplaceAll(strings.ToLower(c.Name), "_", "") == name && fits(&c)
+		})
+		if i >= 0 {
+			return t.Columns[i].Name
+		}
+	}
+	return ""
+}
+
+// writeCreated names the column that ages are measured by. The relay finds created_at itself.
+func (s *Source) writeCreated(w *writer) {
+	switch created := createdColumn(s.Driver, s.Table); created {
+	case "created_at":
+	case "":
+		w.comment(3, "The column that says when a row was inserted. Without one, the age of waiting events is unknown.")
+		w.line(3, "#created_at: inserted_at")
+	default:
+		w.comment(3, "When a row was inserted: the age of waiting events is measured by it.")
+		w.line(3, "created_at: "+scalar(created))
+	}
+}
+
+// HasAges reports whether a column says when an event was inserted.
+func (s *Source) HasAges() bool {
+	return s.Table == nil || !s.IsCustom() || createdColumn(s.Driver, s.Table) != ""
+}
