@@ -80,7 +80,7 @@ var initCases = []struct {
 	},
 	{
 		name: "uuids", tables: uuids, insert: addUUID, args: []string{"--table", "domain_events"},
-		arrives: `"topic":"user.renamed","key":"u1","payload":{"name": "Ann"},"created_at":"`,
+		arrives: `"topic":"user.renamed","key":"u1","payload":{"name": "Ann"},"headers":{"position": "1"},"created_at":"`,
 	},
 	{
 		name: "uuids-alone", tables: uuidsAlone, insert: addUUIDAlone, args: []string{"--table", "user_events", "--name", "leavers"},

@@ -24,6 +24,8 @@ type proposal struct {
 	// sent are the columns whose values are sent, those of another row after its name. unsent are those that are not, because
 	// their names suggest secrets.
 	sent, unsent []string
+	// later says what happens to columns that the tables get later.
+	later string
 
 	driver  string
 	t       *introspect.Table
@@ -51,6 +53,13 @@ func propose(driver string, t *introspect.Table, wants string) proposal {
 		}
 	} else {
 		p.addRow(wants)
+	}
+	p.later = "Columns that are added later are not sent; `relay doctor` names those of " + t.FullName() + "."
+	if payload == nil && driver == "postgres" { // to_jsonb(e)
+		p.later = "Columns that " + t.FullName() + " gets later are sent too."
+		if p.parent != nil {
+			p.later = "Columns that " + t.FullName() + " gets later are sent too, those of " + p.parent.Table.FullName() + " are not."
+		}
 	}
 	p.sql = "SELECT " + strings.Join(p.columns, ",\n       ") + "\nFROM " + strings.Join(append([]string{"{events} e"}, p.joins...), "\n")
 	return p

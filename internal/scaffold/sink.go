@@ -79,10 +79,8 @@ func (d *Draft) batchSize(s *namedSink) (size int, why string) {
 		return s.api.batch, s.api.batchWhy
 	case !strings.HasPrefix(s.variable.Value, "http"):
 		return 0, ""
-	case d.BatchSize != 0:
-		return d.BatchSize, "the number of events in a request"
 	}
-	return DefaultBatchSize, "events in a request; at most what the API accepts"
+	return cmp.Or(d.BatchSize, DefaultBatchSize), "events in a request; at most what the API accepts"
 }
 
 // NeedsBatchSize reports whether a sink is an API whose limit of events in a request is not known.

@@ -41,8 +41,7 @@ func (s *Source) write(w *writer, wants string) {
 	for _, note := range append(p.warnings, p.notes...) {
 		w.comment(3, note)
 	}
-	w.comment(3, "Sent: "+strings.Join(p.sent, ", ")+". Remove what the sink must not see. "+
-		"`relay doctor` warns of columns of "+s.Name+" that are not sent.")
+	w.comment(3, "Sent: "+strings.Join(p.sent, ", ")+". Remove what the sink must not see. "+p.later)
 	if p.unsent != nil {
 		w.comment(3, "Not sent, because their names suggest secrets: "+strings.Join(p.unsent, ", ")+".")
 	}
