@@ -38,12 +38,12 @@ type proposal struct {
 
 // propose writes a projection. Its payload is the table's own payload column if there is one, and the other columns are
 // headers. Otherwise it is the event's whole row, with the row that the event refers to inside it. wants is a property that the
-// payload must have, or "".
-func propose(driver string, t *introspect.Table, wants string) proposal {
+// payload must have, or "". nats reports whether a sink is NATS, whose headers take no line breaks.
+func propose(driver string, t *introspect.Table, wants string, nats bool) proposal {
 	p := proposal{driver: driver, t: t, parent: parent(t), created: createdColumn(driver, t), used: map[string]bool{t.Key[0]: true}}
 	p.column(t.Key[0], "id")
 	p.addTopic()
-	payload := p.payloadColumn()
+	payload := p.payloadColumn(nats)
 	p.addKey(payload == nil)
 	if payload != nil {
 		p.column(payload.Name, "payload")
@@ -65,13 +65,16 @@ func propose(driver string, t *introspect.Table, wants string) proposal {
 	return p
 }
 
-// payloadColumn returns the column that has the payload; nil if there is none, or if a column is left whose name cannot be a
-// header's.
-func (p *proposal) payloadColumn() *introspect.Column {
+// payloadColumn returns the column that has the payload; nil if there is none, or if another column cannot be a header.
+func (p *proposal) payloadColumn(nats bool) *introspect.Column {
 	c := p.find(payloadColumns, func(c *introspect.Column) bool {
 		return c.JSON() || p.driver == "sqlite" && c.Text() && c.Name != "body"
 	})
-	if c != nil && slices.ContainsFunc(p.t.Columns, func(c introspect.Column) bool { return !headerName.MatchString(c.Name) }) {
+	unfit := func(c introspect.Column) bool {
+		known := slices.Contains(slices.Concat(topicColumns, keyColumns, payloadColumns, []string{"headers", "group_id", p.created, p.t.Key[0]}), c.Name)
+		return !headerName.MatchString(c.Name) || nats && !known && (c.Text() || c.JSON()) && !isSecret(p.t, c.Name)
+	}
+	if c != nil && slices.ContainsFunc(p.t.Columns, unfit) {
 		return nil
 	}
 	return c
@@ -185,6 +188,8 @@ func (p *proposal) addHeaders(payload string) {
 			own = value
 		case p.driver == "postgres":
 			pairs = append(pairs, text(c.Name)+", "+value+"::text")
+		case c.Type == "blob":
+			pairs = append(pairs, text(c.Name)+", hex("+value+")")
 		default:
 			pairs = append(pairs, text(c.Name)+", CAST("+value+" AS TEXT)")
 		}
@@ -369,7 +374,7 @@ func (d *Draft) Columns() (sent, unsent []string) {
 	if !d.Source.IsCustom() || d.Source.Preset != "" {
 		return nil, nil
 	}
-	p := propose(d.Source.Driver, d.Source.Table, d.wants())
+	p := propose(d.Source.Driver, d.Source.Table, d.wants(), d.hasNATS())
 	return p.sent, p.unsent
 }
 
@@ -378,7 +383,7 @@ func (d *Draft) Warnings() []string {
 	wants := d.wants()
 	switch {
 	case d.Source.IsCustom() && d.Source.Preset == "":
-		return propose(d.Source.Driver, d.Source.Table, wants).warnings
+		return propose(d.Source.Driver, d.Source.Table, wants, d.hasNATS()).warnings
 	case wants == "":
 		return nil
 	}

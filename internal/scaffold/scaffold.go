@@ -90,6 +90,14 @@ func (d *Draft) wants() string {
 	return ""
 }
 
+// hasNATS reports whether a sink is NATS.
+func (d *Draft) hasNATS() bool {
+	return slices.ContainsFunc(d.sinks(), func(s namedSink) bool {
+		scheme, _, _ := strings.Cut(s.variable.Value, ":")
+		return strings.HasSuffix(scheme, "nats")
+	})
+}
+
 // Text returns the content of the file.
 func (d *Draft) Text() string {
 	var w writer
@@ -110,7 +118,7 @@ func (d *Draft) Text() string {
 	w.blank()
 	w.line(0, "pipelines:")
 	w.line(1, "- name: "+scalar(d.Name)+"   # in metrics, logs and at the sink; do not change it later")
-	d.Source.write(&w, d.wants())
+	d.Source.write(&w, d.wants(), d.hasNATS())
 	w.blank()
 	w.comment(2, "When to count events. eager: continue at once while batches are full.")
 	w.line(2, `#schedule: "@every 1s"`)

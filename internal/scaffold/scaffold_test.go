@@ -97,7 +97,7 @@ func TestPropose(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := propose(try.driver, try.table, try.wants)
+			p := propose(try.driver, try.table, try.wants, false)
 			if !strings.Contains(p.sql, try.sql) {
 				t.Errorf("got\n%s\nwant\n%s", p.sql, try.sql)
 			}
@@ -117,5 +117,51 @@ func TestWarnings(t *testing.T) {
 	d.Sink = "redis://cache"
 	if warns := d.Warnings(); warns != nil {
 		t.Errorf("for Redis it warns %q", warns)
+	}
+}
+
+// The other columns of a table with a payload are headers, unless NATS could not carry them.
+func TestPropose_Headers(t *testing.T) {
+	t.Parallel()
+	for name, try := range map[string]struct {
+		columns []string
+		driver  string
+		nats    bool
+		want    string
+	}{
+		"None":        {[]string{"payload jsonb", "type", "created_at timestamp with time zone"}, "postgres", false, "e.payload\nFROM"},
+		"Postgres":    {[]string{"payload jsonb", "tenant", "api_key"}, "postgres", false, "e.payload,\n       jsonb_strip_nulls(jsonb_build_object('tenant', e.tenant::text)) AS headers\nFROM"},
+		"Own":         {[]string{"payload jsonb", "headers jsonb"}, "postgres", false, "e.payload,\n       e.headers\nFROM"},
+		"OwnAndMore":  {[]string{"payload jsonb", "headers jsonb", "n bigint"}, "postgres", false, "coalesce(e.headers::jsonb, '{}') || jsonb_strip_nulls(jsonb_build_object('n', e.n::text)) AS headers"},
+		"SQLite":      {[]string{"payload json", "n integer", "b blob"}, "sqlite", false, "json_patch(coalesce(NULL, '{}'), json_object('n', CAST(e.n AS TEXT), 'b', hex(e.b))) AS headers"},
+		"OddName":     {[]string{"payload jsonb", "größe"}, "postgres", false, "to_jsonb(e) - 'group_id' AS payload"},
+		"NATSText":    {[]string{"payload jsonb", "tenant"}, "postgres", true, "to_jsonb(e) - 'group_id' AS payload"},
+		"NATSNumbers": {[]string{"payload jsonb", "tenant bigint", "api_key", "type"}, "postgres", true, "jsonb_build_object('tenant', e.tenant::text)) AS headers"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if p := propose(try.driver, table("events", try.columns...), "", try.nats); !strings.Contains(p.sql, try.want) {
+				t.Errorf("got\n%s\nwant\n%s", p.sql, try.want)
+			}
+		})
+	}
+}
+
+// The name of a column tells when a row was inserted, if the type fits.
+func TestCreatedColumn(t *testing.T) {
+	t.Parallel()
+	for want, columns := range map[string][]string{
+		"created_at":  {"inserted_at timestamp with time zone", "created_at timestamp"},
+		"inserted_at": {"updated_at timestamp", "occurred_at timestamp", "inserted_at timestamp with time zone", "created_at text"},
+		"createdAt":   {"timestamp timestamp", "createdAt timestamp with time zone"},
+		"timestamp":   {"timestamp timestamp"},
+		"":            {"updated_at timestamp", "due_at timestamp", "created text"},
+	} {
+		if got := createdColumn("postgres", table("events", columns...)); got != want {
+			t.Errorf("of %v it is %q, want %q", columns, got, want)
+		}
+	}
+	if got := createdColumn("sqlite", table("events", "created_at text")); got != "created_at" {
+		t.Errorf("on SQLite it is %q", got)
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"github.com/outboxrelay/relay/internal/introspect"
 )
 
-func (s *Source) write(w *writer, wants string) {
+func (s *Source) write(w *writer, wants string, nats bool) {
 	w.line(2, "source:")
 	w.line(3, "url: ${"+SourceVariable+"}")
 	if !s.IsCustom() {
@@ -35,7 +35,7 @@ func (s *Source) write(w *writer, wants string) {
 	w.line(3, "id: "+scalar(s.Table.Key[0]))
 	s.writeCursor(w)
 	s.writeCreated(w)
-	p := propose(s.Driver, s.Table, wants)
+	p := propose(s.Driver, s.Table, wants, nats)
 	w.comment(3, "What to send: a SELECT that runs once for each batch. {events} stands for the rows of the batch. It returns one row for each event, with the columns id and payload "+
 		"and optionally topic, key, headers and created_at. An event without a row becomes a dead letter: \"not projected\".")
 	for _, note := range append(p.warnings, p.notes...) {
