@@ -2,6 +2,20 @@ package main
 
 // trustMutants are about what the database and its users may do to the relay.
 var trustMutants = []mutant{
+	{
+		name: "what a projection sets stays in the session",
+		file: "outbox/postgres/internal/custom/project.go",
+		old:  "{SQL: \"ROLLBACK\"},",
+		new:  "{SQL: \"COMMIT\"},",
+		pkg:  "./outbox/postgres", test: "TestProjection_Planted",
+	},
+	{
+		name: "a projection is planned whatever it calls",
+		file: "outbox/postgres/internal/custom/calls.go",
+		old:  "	for _, f := range found {\n",
+		new:  "	for _, f := range found[:0] {\n",
+		pkg:  "./outbox/postgres", test: "TestProjection_Planted",
+	},
 	// Two ledgers.
 	{
 		name: "a server that is still at a request is taken for one that refuses it",

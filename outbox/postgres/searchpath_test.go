@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -233,5 +234,81 @@ func TestSearchPath_Doctor(t *testing.T) {
 	tables := query(t, p.pool, "SELECT current_schemas(false)::text[]", pgx.RowTo[[]string])
 	if !slices.Contains(tables[0], "public") {
 		t.Errorf("search path %v", tables)
+	}
+}
+
+// TestProjection_Planted: a role that may create objects in the search path makes functions that a projection would call. Check names them and runs
+// none, nor do other commands. A function of the table's owner is called, and what it sets for the session is gone after the projection.
+func TestProjection_Planted(t *testing.T) {
+	t.Parallel()
+	p := newMigratedDB(t, buffertest.Options{})
+	shop := p.asRole(t, "shop")
+	exec := func(url, sql string) {
+		t.Helper()
+		conn, err := pgx.Connect(t.Context(), url)
+		check(t, err)
+		_, err = conn.Exec(t.Context(), sql)
+		check(t, err)
+		check(t, conn.Close(t.Context()))
+	}
+	exec(p.url, `
+		CREATE TABLE parents (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text, group_id uuid);
+		CREATE TABLE called (n int);
+		GRANT ALL ON called TO PUBLIC; GRANT CREATE ON SCHEMA public TO PUBLIC; GRANT SELECT ON parents TO PUBLIC;
+		INSERT INTO parents (name) VALUES ('a'), ('b')`)
+	_, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: "parents", Custom: true})
+	check(t, err)
+	open := func(project string) *postgres.Buffer {
+		t.Helper()
+		b, err := postgres.Open(postgres.Config{URL: p.url, Table: "parents", Pipeline: "parents", Custom: buffer.CustomTable{Project: project, ID: "id"}})
+		check(t, err)
+		t.Cleanup(func() { check(t, b.Close()) })
+		return b
+	}
+	const project = "SELECT e.id, 't' AS topic, to_jsonb(e) AS payload FROM parents e WHERE e.group_id = $1"
+	calls := func() int64 { return countRows(t, p, "called") }
+
+	// Planning evaluates an immutable function.
+	exec(shop, `
+		CREATE FUNCTION public.to_jsonb(parents) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN INSERT INTO public.called VALUES (1); RETURN '{}'; END $$;
+		CREATE FUNCTION public.lower(text) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT $1 $$;
+		CREATE FUNCTION public.evil() RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN INSERT INTO public.called VALUES (2); RETURN 'x'; END $$`)
+	for _, project := range []string{project, "SELECT e.id, evil() AS topic, row_to_json(e) AS payload FROM {events} e;", "SELECT e.id, evil() AS topic, row_to_json(e) AS payload FROM {events} e -- $1"} {
+		b := open(project)
+		err := b.Check(t.Context())
+		if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), "belongs to") {
+			t.Errorf("check of %q: %v", project, err)
+		}
+		b.Diagnose(t.Context())
+		if _, err := b.Status(t.Context()); err == nil {
+			t.Errorf("status of %q works", project)
+		}
+		if _, err := b.Claim(t.Context(), 10, lease); err == nil {
+			t.Errorf("claims of %q work", project)
+		}
+	}
+	if n := calls(); n > 0 {
+		t.Errorf("planted functions were called %d times", n)
+	}
+
+	exec(p.url, `
+		DROP FUNCTION public.to_jsonb(parents);
+		CREATE FUNCTION public.to_jsonb(parents) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+			PERFORM set_config('search_path', 'public, pg_catalog', false), set_config('synchronous_commit', 'off', false);
+			SET ROLE pg_monitor;
+			RETURN '{}'; END $$;
+		CREATE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS $$ INSERT INTO public.called VALUES (3) RETURNING pg_catalog.now() $$`)
+	b := open(project)
+	check(t, b.Check(t.Context()))
+	for range 2 {
+		batch, err := b.Claim(t.Context(), 1, lease)
+		check(t, err)
+		if batch == nil || batch.ProjectErr != nil || string(batch.Events[0].Payload) != "{}" {
+			t.Fatalf("claimed %+v", batch)
+		}
+		check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	}
+	if n := calls(); n > 0 {
+		t.Errorf("a function of public was called %d times by statements of the relay", n)
 	}
 }

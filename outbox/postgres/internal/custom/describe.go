@@ -56,6 +56,12 @@ func checkProjection(ctx context.Context, db *pg.DB, t Facts, c Config, missing 
 	if checkProjected(missing, d, t.Column(c.ID)); len(*missing) > before {
 		return nil
 	}
+	if err := checkCalls(ctx, db, project, t.Table.Quoted, missing); err != nil {
+		return err
+	}
+	if len(*missing) > before {
+		return nil
+	}
 	// Planning checks the privileges.
 	plan, err := planOf(ctx, db, project)
 	if err != nil {
@@ -70,16 +76,23 @@ func checkProjection(ctx context.Context, db *pg.DB, t Facts, c Config, missing 
 	return nil
 }
 
+// The planner evaluates immutable functions and inlines those in SQL, so planning runs what the projection calls: it must write nothing, and
+// leave nothing behind in the session.
+var (
+	beginReadOnly = pg.Step{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"}
+	rollback      = pg.Step{SQL: "ROLLBACK"}
+)
+
 // planOf has the server plan a projection.
 func planOf(ctx context.Context, db *pg.DB, project string) (*pg.Plan, error) {
 	var answer []byte
-	err := db.RoundTrip(ctx, []pg.Step{db.UserTx(db.StatementTimeout), {
+	err := db.RoundTrip(ctx, []pg.Step{beginReadOnly, db.UserTx(db.StatementTimeout), {
 		SQL: "EXPLAIN (FORMAT JSON) " + project, Args: []string{uuid.Nil.String()},
 		UserSQL: true, Row: func(v [][]byte) error {
 			answer = slices.Clone(v[0])
 			return nil
 		},
-	}})
+	}, rollback})
 	if err != nil {
 		return nil, err
 	}

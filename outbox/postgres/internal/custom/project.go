@@ -86,7 +86,7 @@ func (t *Table) projectSteps(p *projecting) []pg.Step {
 	}
 	settings := []string{
 		"lock_timeout", pg.Milliseconds(max(min(p.limit, t.Base.DB.StatementTimeout)*2/3, time.Millisecond)),
-		"TimeZone", "UTC", "DateStyle", "ISO, YMD", "bytea_output", "hex",
+		"TimeZone", "UTC", "DateStyle", "ISO, YMD", "bytea_output", "hex", "extra_float_digits", "1", "IntervalStyle", "postgres",
 	}
 	project := t.project
 	if p.shared {
@@ -101,7 +101,9 @@ func (t *Table) projectSteps(p *projecting) []pg.Step {
 		{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY"},
 		begin,
 		{SQL: project, Args: []string{p.groupID.String()}, UserSQL: true, Columns: p.readColumns, Row: p.readRow},
-		{SQL: "COMMIT"},
+		// Not COMMIT: a function that the projection calls may set session parameters, or the role, for the statements that follow on
+		// this connection. A rollback takes that back.
+		{SQL: "ROLLBACK"},
 	}
 }
 

@@ -118,10 +118,10 @@ func (s *session) settingsStep(step Step) (set Step, ok bool) {
 	return set, len(settings) > 0
 }
 
-// AsUser runs f in a transaction with the settings of UserTx, which it rolls back.
+// AsUser runs f in a transaction with the settings of UserTx that can write nothing, which it rolls back.
 func (db *DB) AsUser(ctx context.Context, conn *pgconn.PgConn, f func() error) error {
 	set, any := sessionOf(conn).settingsStep(db.UserTx(db.StatementTimeout))
-	if _, err := conn.Exec(ctx, "BEGIN").ReadAll(); err != nil {
+	if _, err := conn.Exec(ctx, "BEGIN READ ONLY").ReadAll(); err != nil {
 		return err
 	}
 	defer func() { _ = conn.Exec(ctx, "ROLLBACK").Close() }() // if it fails the connection is closed when it is released

@@ -1,0 +1,60 @@
+package custom
+
+import (
+	"context"
+	"strings"
+
+	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// A projection is resolved by the session's own search path, so whoever may create objects in one of its schemas could have it call their functions:
+// to_jsonb(orders) of public is preferred to the polymorphic one of pg_catalog. The server says what the statement calls, without running or
+// planning it: it records the dependencies of a view, which is rolled back.
+const (
+	viewHead = "CREATE TEMPORARY VIEW relay_projection AS SELECT 1 AS one FROM (\n"
+	viewTail = "\n) projected"
+
+	// Trusted are superusers, the relay's role and those that it is a member of, and the owners of database, event table and the object's schema.
+	callsSQL = `
+WITH trusted AS (
+  SELECT r.oid FROM pg_roles r, pg_roles me
+  WHERE me.rolname = current_user AND (r.rolsuper OR r.oid = me.oid OR NOT me.rolsuper AND pg_has_role(me.oid, r.oid, 'MEMBER'))
+  UNION SELECT datdba FROM pg_database WHERE datname = current_database()
+  UNION SELECT relowner FROM pg_class WHERE oid = $1::regclass
+), called AS (
+  SELECT pg_describe_object(d.refclassid, d.refobjid, 0) AS object, coalesce(p.proowner, o.oprowner, v.relowner) AS owner,
+         (SELECT nspowner FROM pg_namespace n WHERE n.oid = coalesce(p.pronamespace, o.oprnamespace, v.relnamespace)) AS schema_owner
+  FROM pg_rewrite r JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
+       LEFT JOIN pg_proc p ON d.refclassid = 'pg_proc'::regclass AND p.oid = d.refobjid
+       LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
+       LEFT JOIN pg_class v ON d.refclassid = 'pg_class'::regclass AND v.oid = d.refobjid AND v.relkind IN ('v', 'm', 'f')
+  WHERE r.ev_class = 'pg_temp.relay_projection'::regclass
+)
+SELECT DISTINCT object, quote_ident(pg_get_userbyid(owner)) FROM called
+WHERE owner IS NOT NULL AND owner <> schema_owner AND owner NOT IN (SELECT oid FROM trusted)
+ORDER BY 1`
+)
+
+// checkCalls adds the functions, operators and views of other roles that a projection would run. It finds none where no temporary view can be made.
+func checkCalls(ctx context.Context, db *pg.DB, project, table string, missing *catalog.Findings) error {
+	project = strings.ReplaceAll(strings.TrimRight(project, "; \t\r\n"), "$1", "NULL::pg_catalog.uuid")
+	var found [][2]string
+	err := db.RoundTrip(ctx, []pg.Step{
+		pg.Begin, db.UserTx(db.StatementTimeout), {SQL: viewHead + project + viewTail},
+		pg.SetLocal("search_path", pg.SearchPath),
+		{SQL: callsSQL, Args: []string{table}, Row: func(v [][]byte) error {
+			found = append(found, [2]string{string(v[0]), string(v[1])})
+			return nil
+		}},
+		rollback,
+	})
+	if err != nil && !pg.IsStatementError(err) && pg.Code(err) != pg.CodeNoPrivilege {
+		return err
+	}
+	for _, f := range found {
+		missing.Add("source.project would run "+f[0]+", which belongs to "+f[1]+", with the relay's rights",
+			"name what is meant with its schema, such as pg_catalog.to_jsonb, or make the owner of the event table its owner; and see that "+f[1]+" may create nothing in the search path")
+	}
+	return nil
+}
