@@ -59,6 +59,34 @@ var trustMutants = []mutant{
 		new:  `var setBack = []string{`,
 		pkg:  "./outbox/postgres", test: "TestTransactions_Settings",
 	},
+	{
+		name: "a replay on SQLite is not bounded by bytes",
+		file: "outbox/sqlite/replay.go",
+		old:  "size > buffer.MaxBytes && len(all)",
+		new:  "size > 1<<40 && len(all)",
+		pkg:  "./outbox/sqlite", test: "TestBuffer/bytes",
+	},
+	{
+		name: "a replay on SQLite ends where dead letters have to stay",
+		file: "outbox/sqlite/replay_routed.go",
+		old:  "replayed > 0 || last == after",
+		new:  "replayed >= 0 || last == after",
+		pkg:  "./outbox/sqlite", test: "TestReplay_RoutedBytes",
+	},
+	{
+		name: "a replay on PostgreSQL is not bounded by bytes",
+		file: "outbox/postgres/internal/deadletter/replay.go",
+		old:  `maxBytesSQL = "4194304"`,
+		new:  `maxBytesSQL = "4194304000"`,
+		pkg:  "./outbox/postgres", test: "TestBuffer/bytes",
+	},
+	{
+		name: "a replay on PostgreSQL ends where dead letters have to stay",
+		file: "outbox/postgres/internal/deadletter/replay_routed.go",
+		old:  "n > 0 || next == nil",
+		new:  "n >= 0 || next == nil",
+		pkg:  "./outbox/postgres", test: "TestReplay_RoutedBytes",
+	},
 	// Custom tables.
 	{
 		name: "events that are not projected are sent",

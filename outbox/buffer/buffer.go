@@ -148,7 +148,8 @@ type DeadLetters interface {
 	// transaction, and closes the dead letters. Each event keeps its id and fields. All have one new
 	// group_id, whose ledger row waits, is due now, and has lease_no, unfinished_leases, attempts and outages
 	// 0 and no origins. It skips an event whose id is in the buffer, and the second of two dead letters with
-	// one event id. It returns how many events it inserted; 0 means that none is left to replay.
+	// one event id. It inserts fewer if they are larger than [MaxBytes] together, but at least one. It returns how many events it
+	// inserted; 0 means that none is left to replay.
 	Replay(ctx context.Context, f DeadFilter, limit int) (int, error)
 
 	// Rename gives this pipeline the buffer and the dead letters of a pipeline that had another name. It is not for a

@@ -25,6 +25,7 @@ var bytesCases = []testCase{
 	{name: "bytes/long keys of dead letters", run: bytesLongKeysOfDeadLetters},
 	{name: "bytes/peek is bounded", run: bytesPeek},
 	{name: "bytes/dead letters are bounded", run: bytesDeadLetters},
+	{name: "bytes/replay is bounded", run: bytesReplay},
 }
 
 // large returns events of that many bytes, which compress well: a bound on what the database stores would not
@@ -123,11 +124,11 @@ func bytesClaimInOrder(t *testing.T, h Harness) {
 func bytesTakeOver(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	events := large(12, buffer.MaxBytes/5)
-	ids := f.Insert(t, events...)
-	drainBounded(t, f.Buffer, buffer.Dead)
-	n, err := f.Buffer.Replay(t.Context(), buffer.DeadFilter{}, 100) // all have one group_id
-	ok(t, "Replay", err)
-	equal(t, "replayed", n, len(ids))
+	ids := f.Insert(t, large(len(events), 10)...)
+	waits(t, f)
+	for i, id := range ids {
+		f.Exec(t, fmt.Sprintf("UPDATE %s SET payload = '%s' WHERE id = %d", f.Table, events[i].Payload, id))
+	}
 	all, divided := drainBounded(t, f.Buffer, buffer.Delivered)
 	equal(t, "divided", divided, 1)
 	all.same(t, ids, events)
@@ -239,6 +240,13 @@ func bytesDeadLettersKillReader(t *testing.T, h Harness) {
 	unread(t, killed(t, f, q, buffer.AloneBeforeHalving), ids)
 }
 
+// waits makes all events one batch that waits. The application may make them larger then.
+func waits(t *testing.T, f *Fixture) {
+	t.Helper()
+	b := claim(t, f.Buffer, 1000)
+	ok(t, "Settle", f.Buffer.Settle(t.Context(), b, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: b.GroupID}}))
+}
+
 // longKeys returns events whose keys alone are larger than a batch. The keys come twice.
 func longKeys() []outbox.Event {
 	events := large(12, 10)
@@ -252,10 +260,13 @@ func bytesLongKeys(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Ordered: true})
 	events := longKeys()
 	ids := f.Insert(t, events...)
-	all, _ := drainBounded(t, f.Buffer, buffer.Dead)
+	all, _ := drainBounded(t, f.Buffer, buffer.Delivered)
 	all.same(t, ids, events)
-	_, err := f.Buffer.Replay(t.Context(), buffer.DeadFilter{}, 100) // all have one group_id
-	ok(t, "Replay", err)
+	ids = f.Insert(t, large(len(events), 10)...)
+	waits(t, f)
+	for i, id := range ids {
+		f.Exec(t, fmt.Sprintf("UPDATE %s SET key = '%s' WHERE id = %d", f.Table, *events[i].Key, id))
+	}
 	whole := takeOver(t, f.Buffer)
 	equal(t, "events", whole.IDs(), ids)
 	divide(t, whole)
@@ -320,4 +331,31 @@ func bytesDeadLetters(t *testing.T, h Harness) {
 	all, _ := drainBounded(t, f.Queue(t), buffer.Delivered)
 	equal(t, "dead letters notified", len(all), len(ids))
 	countBacklog(t, f.Queue(t), 100, buffer.Backlog{})
+}
+
+func bytesReplay(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	events := slices.Concat(large(6, buffer.MaxBytes/5), large(1, 2*buffer.MaxBytes), large(2, 10), large(5, buffer.MaxBytes/5))
+	ids := f.Insert(t, events...)
+	drainBounded(t, f.Buffer, buffer.Dead)
+	for left := events; len(left) > 0; {
+		n, err := f.Buffer.Replay(t.Context(), buffer.DeadFilter{}, 100)
+		ok(t, "Replay", err)
+		if n < 1 || n > len(left) {
+			t.Fatalf("Replay returned %d of %d dead letters", n, len(left))
+		}
+		size := 0
+		for i := range left[:n] {
+			size += buffer.EventBytes(&left[i])
+		}
+		if size > buffer.MaxBytes && n > 1 {
+			t.Fatalf("%d dead letters with %d bytes were replayed at once; want %d at most", n, size, buffer.MaxBytes)
+		}
+		left = left[n:]
+	}
+	replay(t, f.Buffer, buffer.DeadFilter{}, 100, 0)
+	all, divided := drainBounded(t, f.Buffer, buffer.Delivered)
+	equal(t, "divided", divided, 0)
+	all.same(t, ids, events)
+	empty(t, f)
 }

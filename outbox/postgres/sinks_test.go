@@ -420,6 +420,44 @@ func TestReplay_Routed(t *testing.T) {
 	})
 }
 
+// TestReplay_RoutedBytes: a transaction replays up to buffer.MaxBytes, and one whose dead letters all have to stay does not end the replay.
+func TestReplay_RoutedBytes(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		p := newSinksDB(t, mode)
+		b := openSinks(t, p, "first", mode, threeSinks[:2]...)
+		exec := func(statement string) {
+			t.Helper()
+			_, err := p.pool.Exec(t.Context(), statement)
+			check(t, err)
+		}
+		all, crm := b.Sink("all"), b.Sink("crm")
+		for _, topic := range []string{"contact.a", "contact.b", "contact.c"} {
+			insertTopics(t, p, topic)
+			exec("UPDATE outbox_events SET payload = to_json(repeat('x', 3000000)) WHERE topic = '" + topic + "'")
+			_, err := b.Route(t.Context(), 100, lease, keepNone)
+			check(t, err)
+			check(t, crm.Settle(t.Context(), takeOverOf(t, crm, topic), []buffer.Outcome{{Verdict: buffer.Dead, Attempts: 1, Error: "bad"}}))
+			if batch := takeOverOf(t, all, topic); topic != "contact.a" {
+				deliverAll(t, all, batch)
+			}
+		}
+		replay := func(want int) {
+			t.Helper()
+			if n, err := b.Replay(t.Context(), buffer.DeadFilter{}, 10); n != want || err != nil {
+				t.Fatalf("replayed %d, %v; want %d", n, err, want)
+			}
+		}
+		replay(1)
+		exec("UPDATE outbox_dead_letters SET closed_at = NULL, closed_as = NULL") // crm has the event of the first one anyway
+		replay(1)
+		replay(1)
+		replay(0)
+		for _, topic := range []string{"contact.a", "contact.b", "contact.c"} {
+			deliverAll(t, crm, takeOverOf(t, crm, topic))
+		}
+	})
+}
+
 // TestReplay_Unmatched: the replay of an event that no sink took routes it again.
 func TestReplay_Unmatched(t *testing.T) {
 	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {

@@ -3,7 +3,6 @@ package sqlite
 import (
 	"cmp"
 	"context"
-	"database/sql"
 	"math"
 	"slices"
 	"strings"
@@ -117,16 +116,10 @@ func (c *customTable) each(ctx context.Context, tx transaction, batch *buffer.Le
 
 // One dead letter an event, those after event ?10; see pickReplaySQL.
 const pickReplayCustomSQL = `
-SELECT rowid, event_id, event_row, min(group_id) FROM outbox_dead_letters AS d
+SELECT rowid, event_id, event_row, min(group_id), octet_length(event_row), '' FROM outbox_dead_letters AS d
 WHERE closed_at IS NULL AND event_row IS NOT NULL AND event_id > ?10 AND ` + matchSQL + `
   AND NOT EXISTS (SELECT 1 FROM outbox_events WHERE id = d.event_id)
 GROUP BY event_id ORDER BY event_id LIMIT ?9`
-
-// deadRow is a dead letter that can be replayed; row is that of a custom table.
-type deadRow struct {
-	rowid, id  int64
-	row, group string
-}
 
 // replay skips rows that the table's constraints refuse. A deferred foreign key refuses only at the
 // commit: then half as many are tried, until the row stands alone.
@@ -151,7 +144,7 @@ func (c *customTable) replay(ctx context.Context, args []any, limit int) (replay
 	return replayed, nil
 }
 
-// replayAfter puts up to limit events after one back, as one batch. last is the last that was tried.
+// replayAfter puts up to limit events with up to buffer.MaxBytes after one back, as one batch. last is the last that was tried.
 func (c *customTable) replayAfter(ctx context.Context, args []any, limit int, after int64) (replayed int, last int64, err error) {
 	last = after
 	if c.b.config.Sinks != nil {
@@ -163,9 +156,8 @@ func (c *customTable) replayAfter(ctx context.Context, args []any, limit int, af
 		}
 		group := buffer.NewGroupID()
 		var rowids, ids []int64
-		for len(ids) < limit {
-			rows, err := tx.rows(ctx, pickReplayCustomSQL, append(slices.Clone(args), limit-len(ids), last)...)
-			dead, err := db.All(rows, err, func(rows *sql.Rows, d *deadRow) error { return rows.Scan(&d.rowid, &d.id, &d.row, &d.group) })
+		for size, full := 0, false; len(ids) < limit && !full; {
+			dead, err := readLetters(tx.rows(ctx, pickReplayCustomSQL, append(slices.Clone(args), limit-len(ids), last)...))
 			if err != nil {
 				return err
 			}
@@ -173,13 +165,16 @@ func (c *customTable) replayAfter(ctx context.Context, args []any, limit int, af
 				break
 			}
 			for _, d := range dead {
+				if full = size+d.bytes > buffer.MaxBytes && len(ids) > 0; full {
+					break
+				}
 				last = d.id
 				accepted, err := c.putBack(ctx, tx, d, group)
 				if err != nil {
 					return err
 				}
 				if accepted {
-					rowids, ids = append(rowids, d.rowid), append(ids, d.id)
+					rowids, ids, size = append(rowids, d.rowid), append(ids, d.id), size+d.bytes
 				}
 			}
 		}
@@ -194,7 +189,7 @@ func (c *customTable) replayAfter(ctx context.Context, args []any, limit int, af
 }
 
 // putBack inserts a dead letter's row under a stamp. accepted: the table's constraints allow it.
-func (c *customTable) putBack(ctx context.Context, tx transaction, d deadRow, group uuid.UUID) (accepted bool, err error) {
+func (c *customTable) putBack(ctx context.Context, tx transaction, d letter, group uuid.UUID) (accepted bool, err error) {
 	row, err := rowjson.Decode(d.row)
 	if err != nil {
 		return false, err

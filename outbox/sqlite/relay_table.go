@@ -41,7 +41,7 @@ type eventTable interface {
 	// remove deletes events of the batch, which are archived before, and returns how many it deleted.
 	remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, archived bool) (deleted int64, err error)
 	// putBack inserts the event of a dead letter under a stamp. accepted: the table's constraints allow it.
-	putBack(ctx context.Context, tx transaction, d deadRow, stamp uuid.UUID) (accepted bool, err error)
+	putBack(ctx context.Context, tx transaction, d letter, stamp uuid.UUID) (accepted bool, err error)
 	// regroup stamps events of the batch with the group_id of the outcome.
 	regroup(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) error
 }

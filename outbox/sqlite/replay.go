@@ -12,13 +12,13 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 	"github.com/outboxrelay/relay/outbox/internal/idset"
-	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
 
 const (
 	// One dead letter an event: min takes the other columns from its own row.
 	pickReplaySQL = `
-SELECT rowid, event_id, min(group_id) FROM outbox_dead_letters AS d
+SELECT rowid, event_id, '', min(group_id), octet_length(payload) + coalesce(octet_length(headers), 0) + coalesce(octet_length(key), 0), ''
+FROM outbox_dead_letters AS d
 WHERE closed_at IS NULL AND ` + matchSQL + `
   AND NOT EXISTS (SELECT 1 FROM outbox_events WHERE id = d.event_id)
 GROUP BY event_id ORDER BY event_id LIMIT ?9`
@@ -61,9 +61,13 @@ func (r *relayTable) replay(ctx context.Context, args []any, limit int) (replaye
 		return replayed, err
 	}
 	err = b.write(ctx, "replaying dead letters", func(tx transaction) error {
-		rowids, ids, err := pickReplay(tx.rows(ctx, pickReplaySQL, append(args, limit)...))
-		if err != nil || len(rowids) == 0 {
+		picked, err := readLetters(tx.rows(ctx, pickReplaySQL, append(args, limit)...))
+		if err != nil || len(picked) == 0 {
 			return err
+		}
+		var rowids, ids []int64
+		for _, d := range picked {
+			rowids, ids = append(rowids, d.rowid), append(ids, d.id)
 		}
 		group := buffer.NewGroupID()
 		claim, which, err := b.extentOfReplay(ctx, tx, group, ids)
@@ -115,11 +119,31 @@ func (b *Buffer) extentOfReplay(ctx context.Context, tx transaction, group uuid.
 	return "", which, errors.Join(err, fmt.Errorf("%d dead letters cannot be put back into a buffer that is claimed by %q", len(ids), stored))
 }
 
-// pickReplay reads and closes rows: dead letters by rowid, and their event ids in ascending order.
-func pickReplay(rows *sql.Rows, err error) (rowids, ids []int64, _ error) {
-	all, err := db.All(rows, err, func(rows *sql.Rows, d *deadRow) error { return rows.Scan(&d.rowid, &d.id, &d.group) })
-	for _, d := range all {
-		rowids, ids = append(rowids, d.rowid), append(ids, d.id)
+// letter is a dead letter that can be replayed.
+type letter struct {
+	rowid, id  int64
+	row, group string // row is that of a custom table
+	bytes      int    // how much goes back
+	target     string // the sink that it goes to; "" for a single one
+}
+
+// readLetters reads and closes rows up to buffer.MaxBytes, and those of the first event in any case: one transaction has no more, because it
+// keeps the application from writing.
+func readLetters(rows *sql.Rows, err error) (all []letter, _ error) {
+	if err != nil {
+		return nil, err
 	}
-	return rowids, ids, err
+	defer rows.Close()
+	size := 0
+	for rows.Next() {
+		var d letter
+		if err := rows.Scan(&d.rowid, &d.id, &d.row, &d.group, &d.bytes, &d.target); err != nil {
+			return nil, err
+		}
+		if size += d.bytes; size > buffer.MaxBytes && len(all) > 0 && all[len(all)-1].id != d.id {
+			return all, nil
+		}
+		all = append(all, d)
+	}
+	return all, rows.Err()
 }

@@ -23,7 +23,8 @@ const (
 	// A dead letter of a sink goes to the sink that has its name, or had it. One that no sink took is routed again, and so is one of the single
 	// sink that the buffer had before, unless a sink has taken its place. That of a dropped sink stays open.
 	pickRoutedSQL = `
-SELECT rowid, event_id, coalesce(event_row, ''), group_id, coalesce((
+SELECT rowid, event_id, coalesce(event_row, ''), group_id,
+       coalesce(octet_length(event_row), octet_length(payload) + coalesce(octet_length(headers), 0) + coalesce(octet_length(key), 0)), coalesce((
          SELECT s.sink FROM outbox_sinks AS s
          WHERE s.buffer = ?11 AND s.dropped_at IS NULL AND (s.sink = d.sink OR d.sink IN (SELECT value FROM json_each(s.formerly)))
          ORDER BY s.sink <> d.sink LIMIT 1), '*') AS target
@@ -52,12 +53,6 @@ FROM outbox_events WHERE id IN (SELECT value FROM json_each(?8))
 HAVING count(*) > 0`
 )
 
-// letter is a dead letter that can be replayed, and the sink that it goes to.
-type letter struct {
-	deadRow
-	target string
-}
-
 // holder is a batch that holds events of dead letters.
 type holder struct {
 	claimID, claim, sink string
@@ -65,8 +60,19 @@ type holder struct {
 	newest               *string
 }
 
-// replayRouted puts dead letters of events after one back, for a buffer with several sinks; last is the last event that was tried.
+// replayRouted puts dead letters of events after one back, for a buffer with several sinks; last is the last event that was tried. If none of
+// those that one transaction tries can go back, the next one tries those after them.
 func (b *Buffer) replayRouted(ctx context.Context, args []any, limit int, after int64) (replayed int, last int64, err error) {
+	for {
+		replayed, last, err = b.replayRoutedAfter(ctx, args, limit, after)
+		if err != nil || replayed > 0 || last == after {
+			return replayed, last, err
+		}
+		after = last
+	}
+}
+
+func (b *Buffer) replayRoutedAfter(ctx context.Context, args []any, limit int, after int64) (replayed int, last int64, err error) {
 	last = after
 	err = b.write(ctx, "replaying dead letters", func(tx transaction) error {
 		picked, err := b.pickRouted(ctx, tx, args, limit, after)
@@ -110,8 +116,7 @@ func (b *Buffer) replayRouted(ctx context.Context, args []any, limit int, after 
 
 // pickRouted returns one dead letter for each event and sink.
 func (b *Buffer) pickRouted(ctx context.Context, tx transaction, args []any, limit int, after int64) ([]letter, error) {
-	rows, err := tx.rows(ctx, pickRoutedSQL, append(slices.Clone(args), limit, after, b.config.Table, b.config.Custom.Is())...)
-	all, err := db.All(rows, err, func(rows *sql.Rows, d *letter) error { return rows.Scan(&d.rowid, &d.id, &d.row, &d.group, &d.target) })
+	all, err := readLetters(tx.rows(ctx, pickRoutedSQL, append(slices.Clone(args), limit, after, b.config.Table, b.config.Custom.Is())...))
 	return slices.CompactFunc(all, func(a, b letter) bool { return a.id == b.id && a.target == b.target }), err
 }
 
@@ -185,7 +190,7 @@ func (b *Buffer) replayGone(ctx context.Context, tx transaction, letters []lette
 			if isUnrouted {
 				stamp = unrouted
 			}
-			accepted, err := b.events.putBack(ctx, tx, d.deadRow, stamp)
+			accepted, err := b.events.putBack(ctx, tx, d, stamp)
 			if err != nil {
 				return nil, err
 			}
@@ -213,7 +218,7 @@ func (b *Buffer) replayGone(ctx context.Context, tx transaction, letters []lette
 }
 
 // putBack inserts the event of a dead letter under a stamp.
-func (r *relayTable) putBack(ctx context.Context, tx transaction, d deadRow, stamp uuid.UUID) (accepted bool, err error) {
+func (r *relayTable) putBack(ctx context.Context, tx transaction, d letter, stamp uuid.UUID) (accepted bool, err error) {
 	put, err := tx.exec(ctx, putBackSQL, stamp.String(), idset.JSONIDs([]int64{d.rowid}))
 	if err == nil && put != 1 {
 		err = fmt.Errorf("event %d was not put back: a trigger on INSERT of table %s drops it; its dead letter stays open", d.id, r.b.config.Table)

@@ -14,12 +14,11 @@ import (
 // The dead letters after one, $10 and $11, whose events are not in the table. d.custom_id is the column of a dead letter
 // that has the event's custom_id: event_id or event_uuid.
 const (
-	pickSQL = deadletter.PickOpenSQL + `
+	pickSQL = deadletter.PickReplayedSQL + `
     AND d.event_row IS NOT NULL AND ($10::bigint IS NULL OR (d.event_id, d.group_id) > ($10::bigint, $11::uuid))
     AND NOT EXISTS (SELECT FROM custom_events e WHERE e.custom_id = d.custom_id)
   ORDER BY d.event_id, d.group_id LIMIT $9::bigint
-  FOR UPDATE OF d SKIP LOCKED
-`
+  FOR UPDATE OF d SKIP LOCKED` + deadletter.FitSQL
 
 	nextSQL = pickSQL + `)
 SELECT event_id, group_id FROM picked`

@@ -8,13 +8,12 @@ import (
 // See package deadletter: a replay joins the claim that still holds the event, under that claim's lock. $11 and $12 are the dead letter after
 // which it begins, $13 the claim_id of events that go back for sinks, $14 the group_id of those that are routed again.
 const (
-	pickRoutedSQL = deadletter.PickOpenSQL + deadletter.ReplayableSQL + afterRoutedSQL + `
+	pickRoutedSQL = deadletter.PickReplayedSQL + deadletter.ReplayableSQL + afterRoutedSQL + `
   ORDER BY d.event_id, d.group_id LIMIT $9::bigint
-  FOR UPDATE OF d SKIP LOCKED
-)`
+  FOR UPDATE OF d SKIP LOCKED` + deadletter.FitSQL + `)`
 
 	afterRoutedSQL = `
-    AND d.event_row IS NOT NULL AND ($11::bigint IS NULL OR (d.event_id, d.group_id) > ($11::bigint, $12::uuid))`
+    AND d.event_row IS NOT NULL` + deadletter.AfterSQL
 
 	nextRoutedSQL = pickRoutedSQL + `
 SELECT event_id, group_id FROM picked`
@@ -73,7 +72,7 @@ SELECT event_id, group_id FROM picked`
   SELECT $14::uuid, $10, 'stamp', 'waiting', 0, clock_timestamp(), $15, 0,
          0, 0, count(*), min(event_id), max(event_id), min(created_at), 'replayed', '*'
   FROM back WHERE sink = '*' HAVING count(*) > 0
-)` + closedRoutedSQL
+)` + deadletter.ClosedRoutedSQL
 
 	// replayRoutedUUIDSQL is replayRoutedSQL for events that are found by their uuids. Those that go back get new numbers, one for each event:
 	// its dead letters may have several, each from another claim.
@@ -133,13 +132,5 @@ SELECT event_id, group_id FROM picked`
   SELECT $14::uuid, $10, 'stamp', 'waiting', 0, clock_timestamp(), $15, 0,
          0, 0, count(*), min(n), max(n), min(created_at), 'replayed', '*', array_agg(id ORDER BY n)
   FROM back WHERE sink = '*' HAVING count(*) > 0
-)` + closedRoutedSQL
-
-	closedRoutedSQL = `, closed AS (
-  UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed'
-  FROM (SELECT event_id, group_id FROM back UNION ALL SELECT event_id, group_id FROM joining WHERE NOT has) r
-  WHERE d.pipeline = $1 AND d.event_id = r.event_id AND d.group_id = r.group_id
-  RETURNING 1
-)
-SELECT event_id, group_id, (SELECT count(*) FROM closed) FROM picked ORDER BY event_id DESC, group_id DESC LIMIT 1`
+)` + deadletter.ClosedRoutedSQL
 )

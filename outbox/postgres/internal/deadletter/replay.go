@@ -7,13 +7,41 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
+// PickReplayedSQL begins a statement that replays dead letters, and FitSQL follows it: of those that are picked and locked, the first ones
+// go back, with up to buffer.MaxBytes, and those of the first event in any case. They are cut by what the database stores before anything is
+// decompressed. A bytea counts twice, as its text does.
+const (
+	PickReplayedSQL = `
+WITH open AS MATERIALIZED (
+  SELECT d.event_id, d.group_id,
+         coalesce(pg_column_size(d.event_row), pg_column_size(d.payload) + coalesce(pg_column_size(d.headers), 0) + coalesce(pg_column_size(d.key), 0)) AS bytes
+  FROM outbox_dead_letters d
+  WHERE d.closed_at IS NULL AND ` + matchSQL
+
+	FitSQL = `
+), stored AS MATERIALIZED (
+  SELECT event_id, group_id FROM (
+    SELECT event_id, group_id, sum(bytes) OVER (ORDER BY event_id) AS total, min(event_id) OVER () AS first FROM open) o
+  WHERE total <= ` + maxBytesSQL + ` OR event_id = first
+), picked AS MATERIALIZED (
+  SELECT event_id, group_id FROM (
+    SELECT event_id, group_id, min(event_id) OVER () AS first,
+           sum(coalesce(octet_length(d.event_row::text),
+                        octet_length(d.payload::text) + coalesce(octet_length(d.headers::text), 0) + coalesce(octet_length(d.key), 0)))
+             OVER (ORDER BY event_id) AS total
+    FROM stored s JOIN outbox_dead_letters d USING (event_id, group_id) WHERE d.pipeline = $1) s
+  WHERE total <= ` + maxBytesSQL + ` OR event_id = first
+`
+
+	maxBytesSQL = "4194304" // buffer.MaxBytes
+)
+
 // An event goes back under its old id only if that is free. Two dead letters of one event can be
 // replayed at the same time; the one whose event was not inserted stays open.
-const replaySQL = PickOpenSQL + `
+const replaySQL = PickReplayedSQL + `
     AND NOT EXISTS (SELECT FROM outbox_events e WHERE e.id = d.event_id)
   ORDER BY d.event_id, d.group_id LIMIT $9::bigint
-  FOR UPDATE OF d SKIP LOCKED
-), chosen AS MATERIALIZED (
+  FOR UPDATE OF d SKIP LOCKED` + FitSQL + `), chosen AS MATERIALIZED (
   SELECT DISTINCT ON (event_id) event_id, group_id FROM picked ORDER BY event_id, group_id
 ), put AS (
   INSERT INTO outbox_events (id, topic, key, payload, headers, created_at, group_id)

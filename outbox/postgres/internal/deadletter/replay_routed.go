@@ -4,8 +4,11 @@ import (
 	"context"
 	"slices"
 
+	"github.com/google/uuid"
+
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/backlog"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -18,6 +21,10 @@ import (
 const ReplayableSQL = `
   AND (d.sink IN ('*', 'default') OR EXISTS (
     SELECT FROM outbox_sinks s WHERE s.buffer = $10 AND s.dropped_at IS NULL AND d.sink IN (SELECT unnest(s.sink || s.formerly))))`
+
+// AfterSQL are the dead letters after one, $11 and $12; NULL is before all of them.
+const AfterSQL = `
+    AND ($11::bigint IS NULL OR (d.event_id, d.group_id) > ($11::bigint, $12::uuid))`
 
 // LockPickedSQL begins a statement that ends with LockClaimsSQL: the claims that hold any event of the first $9 of those are locked.
 const (
@@ -40,17 +47,13 @@ SELECT set_config('relay.locked', coalesce(array_agg(claim_id), '{}')::text, tru
 
 // Of an event that a locked claim holds, the claim gets a row for the sink. An event that is gone is inserted once, with a claim for the
 // sinks it is replayed to, or as one that was claimed and not routed yet. Any other dead letter stays open.
-const replayRoutedSQL = `
-WITH picked AS MATERIALIZED (
-  SELECT d.event_id, d.group_id, d.sink FROM outbox_dead_letters d
-  WHERE d.closed_at IS NULL AND ` + matchSQL + ReplayableSQL + `
+const replayRoutedSQL = PickReplayedSQL + ReplayableSQL + AfterSQL + `
   ORDER BY d.event_id, d.group_id LIMIT $9::bigint
-  FOR UPDATE OF d SKIP LOCKED
-), named AS MATERIALIZED (
+  FOR UPDATE OF d SKIP LOCKED` + FitSQL + `), named AS MATERIALIZED (
   SELECT event_id, group_id, coalesce((
-           SELECT s.sink FROM outbox_sinks s WHERE s.buffer = $10 AND s.dropped_at IS NULL AND p.sink IN (SELECT unnest(s.sink || s.formerly))
-           ORDER BY s.sink <> p.sink LIMIT 1), '*') AS sink
-  FROM picked p
+           SELECT s.sink FROM outbox_sinks s WHERE s.buffer = $10 AND s.dropped_at IS NULL AND d.sink IN (SELECT unnest(s.sink || s.formerly))
+           ORDER BY s.sink <> d.sink LIMIT 1), '*') AS sink
+  FROM picked p JOIN outbox_dead_letters d USING (event_id, group_id) WHERE d.pipeline = $1
 ), chosen AS MATERIALIZED (
   SELECT DISTINCT ON (event_id, sink) event_id, group_id, sink FROM named ORDER BY event_id, sink, group_id
 ), holders AS MATERIALIZED (
@@ -64,7 +67,7 @@ WITH picked AS MATERIALIZED (
 ), joined AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, newest_at, error, members, sink, claim_id)
-  SELECT ` + backlog.NewGroupSQL + `, $10, 'range', 'waiting', 0, clock_timestamp(), $13, 0,
+  SELECT ` + backlog.NewGroupSQL + `, $10, 'range', 'waiting', 0, clock_timestamp(), $15, 0,
          0, 0, count(*), min(j.event_id), max(j.event_id), min(e.created_at), max(j.newest_at), 'replayed',
          range_agg(int8range(j.event_id, nullif(j.event_id, 9223372036854775807), '[]')), j.sink, j.claim_id
   FROM joining j JOIN outbox_events e ON e.id = j.event_id
@@ -76,31 +79,37 @@ WITH picked AS MATERIALIZED (
   INSERT INTO outbox_events (id, topic, key, payload, headers, created_at, group_id)
   OVERRIDING SYSTEM VALUE
   SELECT DISTINCT ON (d.event_id) d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at,
-         CASE g.sink WHEN '*' THEN $12::uuid ELSE $11::uuid END
+         CASE g.sink WHEN '*' THEN $14::uuid ELSE $13::uuid END
   FROM gone g JOIN outbox_dead_letters d ON d.pipeline = $1 AND d.event_id = g.event_id AND d.group_id = g.group_id
   ORDER BY d.event_id, g.sink
   ON CONFLICT (id) DO NOTHING
   RETURNING id, created_at, group_id
 ), back AS MATERIALIZED (
   SELECT g.event_id, g.group_id, g.sink, p.created_at FROM gone g JOIN put p ON p.id = g.event_id
-  WHERE p.group_id = CASE g.sink WHEN '*' THEN $12::uuid ELSE $11::uuid END
+  WHERE p.group_id = CASE g.sink WHEN '*' THEN $14::uuid ELSE $13::uuid END
 ), claimed AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, newest_at, error, members, sink, claim_id)
-  SELECT ` + backlog.NewGroupSQL + `, $10, 'range', 'waiting', 0, clock_timestamp(), $13, 0,
+  SELECT ` + backlog.NewGroupSQL + `, $10, 'range', 'waiting', 0, clock_timestamp(), $15, 0,
          0, 0, count(*), min(event_id), max(event_id), min(created_at), '-infinity', 'replayed',
-         range_agg(int8range(event_id, nullif(event_id, 9223372036854775807), '[]')), sink, $11::uuid
+         range_agg(int8range(event_id, nullif(event_id, 9223372036854775807), '[]')), sink, $13::uuid
   FROM back WHERE sink <> '*' GROUP BY sink
 ), unrouted AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, error, sink)
-  SELECT $12::uuid, $10, 'stamp', 'waiting', 0, clock_timestamp(), $13, 0,
+  SELECT $14::uuid, $10, 'stamp', 'waiting', 0, clock_timestamp(), $15, 0,
          0, 0, count(*), min(event_id), max(event_id), min(created_at), 'replayed', '*'
   FROM back WHERE sink = '*' HAVING count(*) > 0
+)` + ClosedRoutedSQL
+
+// ClosedRoutedSQL closes what goes back. The last dead letter that was tried comes with how many that are.
+const ClosedRoutedSQL = `, closed AS (
+  UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed'
+  FROM (SELECT event_id, group_id FROM back UNION ALL SELECT event_id, group_id FROM joining WHERE NOT has) r
+  WHERE d.pipeline = $1 AND d.event_id = r.event_id AND d.group_id = r.group_id
+  RETURNING 1
 )
-UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed'
-FROM (SELECT event_id, group_id FROM back UNION ALL SELECT event_id, group_id FROM joining WHERE NOT has) r
-WHERE d.pipeline = $1 AND d.event_id = r.event_id AND d.group_id = r.group_id`
+SELECT event_id, group_id, (SELECT count(*) FROM closed) FROM picked ORDER BY event_id DESC, group_id DESC LIMIT 1`
 
 // With order by key, the rows of this transaction get lanes and a number, as a claim gets one.
 const (
@@ -120,20 +129,38 @@ func (l *DeadLetters) replayRouted(ctx context.Context, f buffer.DeadFilter, lim
 	if err != nil {
 		return 0, err
 	}
+	for last := []string{pg.Null, pg.Null}; ; {
+		n, next, err := l.replayRoutedAfter(ctx, t, f, limit, last)
+		if err != nil || n > 0 || next == nil {
+			return n, l.base.Explain(ctx, "replaying dead letters", err)
+		}
+		last = next // those up to here stay open
+	}
+}
+
+// replayRoutedAfter puts back some of the dead letters after one, in one transaction. next is the last that was tried; nil: there was none.
+func (l *DeadLetters) replayRoutedAfter(ctx context.Context, t *ledger.Tables, f buffer.DeadFilter, limit int, after []string) (n int, next []string, err error) {
 	var (
-		n         int64
-		match     = l.Match(f, pg.Int(int64(limit)), t.Buffer)
+		match     = l.Match(f, append([]string{pg.Int(int64(limit)), t.Buffer}, after...)...)
 		putBehind = []string{buffer.NewGroupID().String(), buffer.NewGroupID().String(), l.base.Owner}
+		begin     = l.base.DB.WriteTx(pg.BulkTimeout, pg.PlanByKey...)
 	)
+	begin.Row = func([][]byte) error {
+		n, next = 0, nil
+		return nil
+	}
 	steps := []pg.Step{
-		l.base.DB.WriteTx(pg.BulkTimeout, pg.PlanByKey...),
-		{SQL: t.SQL(LockPickedSQL + LockClaimsSQL), Args: match},
-		{SQL: t.SQL(replayRoutedSQL), Args: append(match, putBehind...), Affected: &n},
+		begin,
+		{SQL: t.SQL(LockPickedSQL + AfterSQL + LockClaimsSQL), Args: match},
+		{SQL: t.SQL(replayRoutedSQL), Args: append(match, putBehind...), Row: func(v [][]byte) error {
+			n, next = int(pg.ReadInt8(v[2])), []string{pg.Int(pg.ReadInt8(v[0])), uuid.UUID(v[1]).String()}
+			return nil
+		}},
 	}
 	if l.base.Ordered {
 		steps = slices.Insert(steps, 1, pg.Step{SQL: lockClaimingSQL, Args: []string{t.Buffer}})
 		steps = append(steps, pg.Step{SQL: t.SQL(replayedLanesSQL), Args: []string{t.Buffer}})
 	}
 	err = l.base.DB.Transact(ctx, steps...)
-	return int(n), l.base.Explain(ctx, "replaying dead letters", err)
+	return n, next, err
 }
