@@ -326,8 +326,9 @@ func released(l *buffer.Lease) []buffer.Outcome {
 
 // decideRejected decides on a batch of which the projection rejected some events: they become
 // dead letters, and the rest is due at once. It returns nil if the batch should wait instead,
-// because the projection failed for all of it and may itself be wrong.
-func (p *policy) decideRejected(l *buffer.Lease) []buffer.Outcome {
+// because the projection failed for all of it and may itself be wrong. others: it does not fail for all events, because another one
+// was accepted since it failed for these.
+func (p *policy) decideRejected(l *buffer.Lease, others bool) []buffer.Outcome {
 	switch {
 	case len(l.Rejected) == 0:
 		return nil
@@ -346,7 +347,7 @@ func (p *policy) decideRejected(l *buffer.Lease) []buffer.Outcome {
 		switch id := r.Event.ID; {
 		case errors.Is(r.Err, buffer.ErrNotProjected):
 			missing = append(missing, id)
-		case len(l.Events) == 0:
+		case len(l.Events) == 0 && !(others && failsForItsData(l)):
 			rest = append(rest, id)
 		default:
 			outcomes = append(outcomes, p.dead([]int64{id}, l.Attempts, verdict{kind: rejected, err: notSent(r.Err)}))
@@ -361,10 +362,15 @@ func (p *policy) decideRejected(l *buffer.Lease) []buffer.Outcome {
 	default:
 		outcomes = append(outcomes, dead)
 	}
-	if len(outcomes) == 0 {
-		return nil
+	if len(outcomes) == 0 || len(rest) == 0 {
+		return outcomes
 	}
 	return append(outcomes, sendNow(l, rest, ""))
+}
+
+// failsForItsData reports whether each event that cannot be projected has an error of its own.
+func failsForItsData(l *buffer.Lease) bool {
+	return len(l.Rejected) > 0 && (l.ProjectErr == nil || l.Len() == 1 && errors.Is(l.ProjectErr, buffer.ErrEventData))
 }
 
 // projectionFailed returns why nothing of the batch can be sent; nil if that is not known.

@@ -93,6 +93,9 @@ func (w *Worker) judge(ctx context.Context, l *buffer.Lease, r result, began tim
 	if release {
 		w.config.Observer.Accepts()
 	}
+	if w.refusals.releaseUnprojected() {
+		w.config.Observer.Recovered("")
+	}
 	return r
 }
 

@@ -47,6 +47,11 @@ type refusals struct {
 	tries      int       // since it refuses
 	held       bool      // batches are held since the last success
 	last       error
+
+	// unprojected are the batches of which the projection rejected each event, and when it first did; unprojectedHeld: some wait that no
+	// success has made due since.
+	unprojected     map[uuid.UUID]time.Time
+	unprojectedHeld bool
 }
 
 // refusal is that of a batch, or of the batch that it was a part of.
@@ -293,4 +298,49 @@ func (d *refusals) err() error {
 		return nil
 	}
 	return fmt.Errorf("the sink refuses every event, %d refusals in a row, the last: %w", d.row, d.last)
+}
+
+// projectionFailed notes that the projection rejects each event of a batch. It may be wrong for all events.
+func (d *refusals) projectionFailed(groupID uuid.UUID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.unprojected == nil || len(d.unprojected) >= maxBatches {
+		d.unprojected = map[uuid.UUID]time.Time{}
+	}
+	if _, again := d.unprojected[groupID]; !again {
+		d.unprojected[groupID] = time.Now()
+	}
+	d.unprojectedHeld = true
+}
+
+// acceptedSinceProjection reports whether the sink accepted another event, in a send that began after the projection had failed for the batch. So
+// the projection is not wrong for all events.
+func (d *refusals) acceptedSinceProjection(groupID uuid.UUID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	at, known := d.unprojected[groupID]
+	return known && d.acceptedAt.After(at)
+}
+
+// releaseUnprojected reports, once, whether batches wait that can be decided on.
+func (d *refusals) releaseUnprojected() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.unprojectedHeld {
+		return false
+	}
+	for _, at := range d.unprojected {
+		if d.acceptedAt.After(at) {
+			d.unprojectedHeld = false
+			return true
+		}
+	}
+	return false
+}
+
+// forgetProjection drops a batch of which the events are buried.
+func (d *refusals) forgetProjection(groupID uuid.UUID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	delete(d.unprojected, groupID)
 }

@@ -711,6 +711,55 @@ func TestProjectionFailure_SplitsOffBadEvents(t *testing.T) {
 	})
 }
 
+// An event that is alone, and whose projection fails for its own data, waits only until another event was accepted in a send that began after it
+// had failed.
+func TestProjectionFailure_AloneIsBuriedAfterASuccess(t *testing.T) {
+	t.Parallel()
+	own := func(n int) *buffer.Lease {
+		batch := batchOf(n)
+		reject(batch, errors.New("it is no JSON"), 0, n-1)
+		return batch
+	}
+	data := batchOf(1)
+	data.FailProjection(fmt.Errorf("division by zero: %w", buffer.ErrEventData))
+	whole := batchOf(1)
+	whole.FailProjection(errors.New("no such column"))
+	for name, c := range map[string]struct {
+		batch *buffer.Lease
+		want  string
+	}{
+		"a row":          {own(1), "dead [101]"},
+		"all rows":       {own(2), "dead [101] dead [102]"},
+		"its data":       {data, "dead [101]"},
+		"the projection": {whole, "retry []"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := newHarness(nil)
+				work := func(batch *buffer.Lease, want string) {
+					t.Helper()
+					<-time.After(time.Second)
+					_, _, err := b.work(t, batch)
+					expectError(t, err, nil)
+					expect(t, "settled", describe(b.settled), want)
+				}
+				work(batchOf(1), "delivered []")
+				for range 5 { // what was accepted before says nothing
+					work(c.batch, "retry []")
+					expect(t, "attempts", b.settled[0].Attempts, 0)
+					c.batch.Outages++
+				}
+				b.recovered = nil
+				work(batchOf(1), "delivered []")
+				expect(t, "made due", len(b.recovered) > 0, true)
+				work(c.batch, c.want)
+				expect(t, "sends", b.sends, 2)
+			})
+		})
+	}
+}
+
 // The reason that a settle stores, and a dead letter keeps, holds no secret.
 func TestSettle_RedactsReasons(t *testing.T) {
 	t.Parallel()

@@ -122,13 +122,15 @@ type Report struct {
 // attempt is what one lease of a batch comes to.
 type attempt struct {
 	outcomes []buffer.Outcome
-	deferred bool          // not sent, because its address or the sink is unavailable
-	unsent   bool          // not sent, so nothing is known of a suspect
-	deletes  bool          // what was delivered is deleted after this
-	again    bool          // decided before, and refused by the database
-	sent     bool          // or tried to be
-	took     time.Duration // by the Send
-	answer   Answer
+	deferred bool // not sent, because its address or the sink is unavailable
+	unsent   bool // not sent, so nothing is known of a suspect
+	deletes  bool // what was delivered is deleted after this
+	again    bool // decided before, and refused by the database
+	sent     bool // or tried to be
+	// unprojected: it waits because of its own data, until another event is accepted.
+	unprojected bool
+	took        time.Duration // by the Send
+	answer      Answer
 }
 
 // Work sends the batch and settles it. leaseCtx ends when the lease is lost: nothing more is
@@ -189,6 +191,12 @@ func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot Acqu
 	if w.refusals.overdue(a.outcomes) {
 		w.config.Observer.Accepts()
 	}
+	switch {
+	case !a.unprojected:
+		w.refusals.forgetProjection(l.GroupID)
+	case w.refusals.acceptedSinceProjection(l.GroupID): // during the settle
+		w.config.Observer.Recovered("")
+	}
 	w.config.Observer.Settled(l, a.outcomes, a.sent, r.Settled)
 	for i := range a.outcomes {
 		if o := &a.outcomes[i]; o.Verdict == buffer.Retry && (!r.PutBack || o.After < r.DueIn) {
@@ -222,7 +230,7 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 	if outcomes := w.unsettled.refused(l.GroupID); outcomes != nil {
 		return attempt{outcomes: outcomes, again: true}, nil
 	}
-	if outcomes := w.policy.decideRejected(l); outcomes != nil {
+	if outcomes := w.policy.decideRejected(l, w.refusals.acceptedSinceProjection(l.GroupID)); outcomes != nil {
 		return attempt{outcomes: outcomes, unsent: true}, nil
 	}
 	if slot != nil {
@@ -258,6 +266,9 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 		return attempt{}, fmt.Errorf("batch %s: %w", l.GroupID, buffer.ErrLeaseLost)
 	}
 	a := attempt{sent: true, unsent: r.split != nil || projectionFailed(l) != nil, took: took, answer: r.answer()}
+	if a.unprojected = r.isOutage() && failsForItsData(l); a.unprojected {
+		w.refusals.projectionFailed(l.GroupID)
+	}
 	r = w.record(ctx, l, r, began)
 	a.outcomes = w.policy.decide(l, r)
 	if r.split != nil || r.has(rejected) {

@@ -96,6 +96,20 @@ var trustMutants = []mutant{
 		pkg:  "./delivery", test: "TestUnprojected_IsBuriedBeforeTheRestIsSent",
 	},
 	{
+		name: "an event alone whose projection fails waits although others are accepted",
+		file: "delivery/decide.go",
+		old:  "!(others && failsForItsData(l))",
+		new:  "!(others && len(l.Rejected) < 0)",
+		pkg:  "./delivery", test: "TestProjectionFailure_AloneIsBuriedAfterASuccess",
+	},
+	{
+		name: "a projection that fails for all events buries them",
+		file: "delivery/refusals.go",
+		old:  "return known && d.acceptedAt.After(at)",
+		new:  "return known && at.After(d.acceptedAt)",
+		pkg:  "./delivery", test: "TestProjectionFailure_WaitsThenHalves|TestProjectionFailure_AloneIsBuriedAfterASuccess",
+	},
+	{
 		name: "a proposed projection drops the event's own columns",
 		file: "internal/scaffold/project.go",
 		old:  "	p.columns = append(p.columns, p.row(\"e\", p.t, more)+\" AS payload\")\n",
