@@ -347,7 +347,7 @@ func (p *policy) decideRejected(l *buffer.Lease, others bool) []buffer.Outcome {
 		switch id := r.Event.ID; {
 		case errors.Is(r.Err, buffer.ErrNotProjected):
 			missing = append(missing, id)
-		case len(l.Events) == 0 && !(others && failsForItsData(l)):
+		case len(l.Events) == 0 && (!others || !failsForItsData(l)):
 			rest = append(rest, id)
 		default:
 			outcomes = append(outcomes, p.dead([]int64{id}, l.Attempts, verdict{kind: rejected, err: notSent(r.Err)}))
