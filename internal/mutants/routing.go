@@ -124,8 +124,8 @@ var routingMutants = []mutant{
 	{
 		name: "dead letters of a dropped sink are replayed to it",
 		file: "outbox/postgres/internal/deadletter/replay_routed.go",
-		old:  "s.buffer = $10 AND s.dropped_at IS NULL AND d.sink",
-		new:  "s.buffer = $10 AND d.sink",
+		old:  "s.buffer = $10 AND s.dropped_at IS NULL AND d.sink IN (SELECT unnest(s.sink || s.formerly))))",
+		new:  "s.buffer = $10 AND d.sink IN (SELECT unnest(s.sink || s.formerly))))",
 		pkg:  "./outbox/postgres", test: "TestDropSink_Dead",
 	},
 	{
