@@ -28,7 +28,7 @@ the pipeline has one. No other sink gets them again, and a second fill gives the
 none of them again. It can be stopped at any time and repeated.
 
 The events wait for the sink's relay, as others do. A batch that another sink is just
-sending is awaited. PostgreSQL and order: none only. Of a custom table, source.project
+sending is awaited. order: none only. A custom table needs PostgreSQL: source.project
 gives the topics, and nothing comes from the archive: it has what was sent, not the rows.`,
 		Example: "  relay sinks fill crm -c relay.yaml --since 72h --dry-run\n  relay sinks fill crm -c relay.yaml --since 2026-01-31\n  relay sinks fill crm -c relay.yaml --since 2026-01-31T08:00:00Z --yes",
 	}, &pipeline, func(ctx context.Context, r *registry, s *buffer.RegisteredSink) error {
@@ -69,7 +69,7 @@ func (a *app) fill(ctx context.Context, r *registry, s *buffer.RegisteredSink, s
 			return usage("%s: sink %s cannot be filled, because the pipeline or one of its sinks has order: key, and earlier events would arrive behind later ones of their keys. "+
 				"Set order: none for all of them until the sink has the events, or send it the events of the archive yourself", r.pipeline.Name, s.Name)
 		case errors.Is(err, errors.ErrUnsupported):
-			return usage("%s: %v; expected a pipeline on PostgreSQL", r.pipeline.Name, err)
+			return usage("%s: %v; expected the relay's own table, or PostgreSQL", r.pipeline.Name, err)
 		}
 		return fmt.Errorf("%s: %w", r.pipeline.Name, err)
 	}

@@ -108,7 +108,7 @@ func (s *RoutedSink) ownKeys() []key {
 			help: "As the pipeline's, which is the default.",
 		},
 		{name: "workers", value: orAuto(&s.AutoWorkers, &s.Workers, 32, integer(&s.Workers, 1, 10_000)), help: "As the pipeline's, which is the default."},
-		{name: "order", value: choice(&s.Order, "none", "key"), help: "As the pipeline's, which is the default. Only with PostgreSQL and the relay's own table."},
+		{name: "order", value: choice(&s.Order, "none", "key"), help: "As the pipeline's, which is the default. Only with the relay's own table."},
 		{name: "retry", value: optional{mapping{ownRetry{&s.Retry}}}, help: "As the pipeline's, which is the default of each key."},
 		{
 			name: "dead_letter", value: optional{mapping{&s.DeadLetter}},
@@ -151,8 +151,6 @@ func (s *RoutedSink) checkOrder(r *reader, p *Pipeline) {
 	case s.Order == "":
 		s.Order = p.Order
 	case s.Order != "key" || p.Order == "key":
-	case p.Source.Driver == "sqlite":
-		r.errorf(s.orderAt, `sinks.order is "key", which SQLite supports with a single sink only; expected "none"`)
 	case p.Source.Custom.Is() || p.Source.Preset != "":
 		r.errorf(s.orderAt, `sinks.order is "key", which a custom table (source.project, source.preset) does not support; expected "none"`)
 	case p.Claim == "range":
@@ -213,9 +211,6 @@ func (p *Pipeline) checkSinks(r *reader, e entry, present entries) {
 		return
 	}
 	p.checkFormerNames(r)
-	if p.Source.Driver == "sqlite" && p.Order == "key" {
-		r.errorf(several.key, "sinks is used with order: key, which has a single sink with SQLite for now; expected sink")
-	}
 	names, targets := map[string]Place{}, map[string]Place{}
 	for i := range p.Sinks {
 		s := &p.Sinks[i]

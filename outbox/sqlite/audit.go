@@ -124,7 +124,7 @@ func (b *Buffer) Repair(ctx context.Context) (buffer.Repair, error) {
 const (
 	groupsStampedSQL = `
 SELECT l.group_id FROM outbox_batches AS l
-WHERE l.buffer = ?1 AND l.members IS NOT NULL
+WHERE l.buffer = ?1 AND l.claim = 'range' AND l.members IS NOT NULL
   AND (l.state = 'waiting' OR l.due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
   AND l.group_id IN (SELECT group_id FROM outbox_events WHERE group_id IS NOT NULL)`
 

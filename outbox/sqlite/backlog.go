@@ -178,7 +178,7 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 		}
 		err = tx.row(ctx, countBacklogSQL, b.config.Table, free, limit, b.ledger.sink).
 			Scan(&backlog.Unclaimed, &backlog.Due, &backlog.Suspects, &backlog.Waiting, &backlog.Delivered)
-		if err != nil || !b.config.Ordered {
+		if err != nil || !b.config.Ordered || b.config.Sinks != nil {
 			return err
 		}
 		// If all due batches wait for others, none is due: otherwise the pipeline would be taken for stalled.

@@ -34,13 +34,13 @@ var (
 		"id INTEGER", "topic TEXT", "key TEXT", "payload TEXT", "headers TEXT", "created_at TEXT", "group_id TEXT",
 	}
 	archiveColumns = []string{
-		"id INTEGER", "topic TEXT", "key TEXT", "payload BLOB", "headers TEXT", "created_at TEXT", "group_id TEXT", "archived_at TEXT",
+		"id INTEGER", "topic TEXT", "key TEXT", "payload BLOB", "headers TEXT", "created_at TEXT", "group_id TEXT", "archived_at TEXT", "routes_no INTEGER",
 	}
 	batchesTable = requirement{table: "outbox_batches", columns: []string{
 		"group_id TEXT", "buffer TEXT", "claim TEXT", "state TEXT", "lease_no INTEGER", "due_at TEXT", "owner TEXT",
 		"unfinished_leases INTEGER", "attempts INTEGER", "outages INTEGER", "events INTEGER", "first_id INTEGER", "last_id INTEGER",
 		"origins TEXT", "delivered TEXT", "oldest_at TEXT", "claimed_at TEXT", "error TEXT", "address TEXT", "lanes TEXT",
-		"members TEXT", "newest_at TEXT", "sink TEXT NOT NULL DEFAULT 'default'", "claim_id TEXT",
+		"members TEXT", "newest_at TEXT", "sink TEXT NOT NULL DEFAULT 'default'", "claim_id TEXT", "routes_no INTEGER", "seq INTEGER",
 	}, obsolete: "starts"}
 	deadLettersTable = requirement{table: "outbox_dead_letters", columns: []string{
 		"pipeline TEXT", "event_id INTEGER", "topic TEXT", "key TEXT", "payload BLOB", "headers TEXT", "created_at TEXT",
@@ -51,7 +51,8 @@ var (
 		"buffer TEXT", "claim TEXT", "pipeline TEXT", "owned_since TEXT", "routed INTEGER NOT NULL DEFAULT 0", "routes_no INTEGER NOT NULL DEFAULT 0",
 	}}
 	sinksTable = requirement{table: "outbox_sinks", columns: []string{
-		"buffer TEXT", "sink TEXT", "match TEXT", "batch_size INTEGER", "hook INTEGER NOT NULL DEFAULT 0", "formerly TEXT", "seen_at TEXT", "dropped_at TEXT", "dropped_as TEXT",
+		"buffer TEXT", "sink TEXT", "match TEXT", "batch_size INTEGER", "hook INTEGER NOT NULL DEFAULT 0", "formerly TEXT",
+		"routed TEXT NOT NULL DEFAULT '[0]'", "registered_at TEXT", "seen_at TEXT", "dropped_at TEXT", "dropped_as TEXT",
 	}}
 	relaysTable = requirement{table: "outbox_relays", columns: []string{
 		"buffer TEXT", "sink TEXT", "owner TEXT", "version TEXT", "started_at TEXT", "seen_at TEXT", "stopped INTEGER", "not_ready TEXT", "delivered INTEGER", "dead INTEGER",

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -32,7 +33,7 @@ type Config struct {
 	// Claim is how events are claimed; buffer.ClaimAuto when empty.
 	Claim buffer.ClaimMode
 	// Ordered keeps order by key (`order: key`): no event is claimed while an earlier one of its key
-	// is in a live batch.
+	// is in a live batch. With Sinks, it is set if any of them is Ordered, and each sink keeps its own order.
 	Ordered bool
 	// Sinks are those that events are routed to, if there are several: see Buffer.Route. nil: Claim claims for a single one.
 	Sinks []buffer.Route
@@ -46,6 +47,9 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.Table, c.Claim = cmp.Or(c.Table, defaultTable), cmp.Or(c.Claim, buffer.ClaimAuto)
+	if c.Sinks != nil {
+		c.Ordered = slices.ContainsFunc(c.Sinks, func(r buffer.Route) bool { return r.Ordered })
+	}
 	return c
 }
 
@@ -55,9 +59,6 @@ func (c Config) validate() error {
 	}
 	if err := c.claimRequest().Validate(); err != nil {
 		return fmt.Errorf("sqlite buffer: %w", err)
-	}
-	if c.Sinks != nil && c.Ordered {
-		return errors.New("sqlite buffer: Sinks is set, which Ordered cannot have yet")
 	}
 	if err := c.validateCustom(); err != nil {
 		return fmt.Errorf("sqlite buffer: custom table %s: %w", db.Quote(c.Table), err)

@@ -46,8 +46,8 @@ SET topic = excluded.topic, key = excluded.key, payload = excluded.payload, head
 WHERE d.closed_at IS NOT NULL`
 
 	archiveCustomSQL = `
-INSERT INTO outbox_archive (id, topic, key, payload, headers, created_at, group_id)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+INSERT INTO outbox_archive (id, topic, key, payload, headers, created_at, group_id, routes_no)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
 ON CONFLICT (id, group_id) DO NOTHING`
 )
 
@@ -63,10 +63,10 @@ func (c *customTable) bury(ctx context.Context, tx transaction, batch *buffer.Le
 	return c.b.buried(ctx, tx, which, as.group)
 }
 
-func (c *customTable) remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, archived bool) (deleted int64, err error) {
+func (c *customTable) remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, archived bool, routesNo *int64) (deleted int64, err error) {
 	if archived && c.b.config.Archive != "" {
 		err := c.each(ctx, tx, batch, which, func(e *outbox.Event, payload any, _ string) error {
-			_, err := tx.exec(ctx, archiveCustomSQL, e.ID, e.Topic, e.Key, payload, headers(e), e.CreatedAt.Format(db.TimeFormat), batch.GroupID.String())
+			_, err := tx.exec(ctx, archiveCustomSQL, e.ID, e.Topic, e.Key, payload, headers(e), e.CreatedAt.Format(db.TimeFormat), batch.GroupID.String(), routesNo)
 			return err
 		})
 		if err != nil {

@@ -18,11 +18,14 @@ type holding struct {
 	claim           string // stamp or range
 	claimID         *string
 	sink            string
+	routesNo, seq   *int64 // several sinks only
 }
 
-// columns are members, newest_at, oldest_at, claimed_at, claim, claim_id and sink, to be read.
+// holdingColumns are read by [holding.columns].
+const holdingColumns = `members, newest_at, oldest_at, claimed_at, claim, claim_id, sink, routes_no, seq`
+
 func (h *holding) columns() []any {
-	return []any{&h.members, &h.newest, &h.oldest, &h.claimed, &h.claim, &h.claimID, &h.sink}
+	return []any{&h.members, &h.newest, &h.oldest, &h.claimed, &h.claim, &h.claimID, &h.sink, &h.routesNo, &h.seq}
 }
 
 // extent is which rows of the buffer a statement means.

@@ -13,11 +13,11 @@ import (
 )
 
 // A route adds events to a row that waits for a sink that is behind; see routing.OpenRows. The row may have been leased, renamed, or given
-// another claim_id by a repair since this process wrote it. No other transaction writes between the two statements.
+// another claim_id by a repair since this process wrote it, and a fill must find all of its events routed with the same registry. No other transaction writes between the two statements.
 const (
 	openRowSQL = `
 SELECT members FROM outbox_batches
-WHERE buffer = ?1 AND group_id = ?2 AND sink = ?3 AND state = 'waiting' AND lease_no = 0 AND claim = 'range' AND (claim_id IS ?4 OR ?4 IS NULL)`
+WHERE buffer = ?1 AND group_id = ?2 AND sink = ?3 AND state = 'waiting' AND lease_no = 0 AND claim = 'range' AND (claim_id IS ?4 OR ?4 IS NULL) AND routes_no IS ?5`
 
 	joinSQL = `
 UPDATE outbox_batches
@@ -34,7 +34,7 @@ func (b *Buffer) join(ctx context.Context, tx transaction, d *routing.Delivery, 
 	if claimID != uuid.Nil {
 		claim = claimID.String()
 	}
-	err = tx.row(ctx, openRowSQL, b.config.Table, group.String(), d.Sink, claim).Scan(&text)
+	err = tx.row(ctx, openRowSQL, b.config.Table, group.String(), d.Sink, claim, in.routesNo).Scan(&text)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}

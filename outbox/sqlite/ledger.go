@@ -129,11 +129,21 @@ func (l ledger) takeOver(ctx context.Context, lease time.Duration, due buffer.Du
 		}
 		var next any // NULL: the batch that has been due longest
 		if l.b.config.Ordered && l.buffer == l.b.config.Table {
-			group, err := l.b.dueInOrder(ctx, tx, due)
+			var (
+				group string
+				err   error
+			)
+			switch {
+			case l.b.config.Sinks == nil:
+				group, err = l.b.dueInOrder(ctx, tx, due)
+				next = group
+			case l.b.keepsOrder(l.sink):
+				group, err = l.nextTurn(ctx, tx, due)
+				next = group
+			}
 			if err != nil {
 				return nil, err
 			}
-			next = group
 		}
 		return tx.row(ctx, takeOverSQL, l.b.config.Owner, db.Seconds(lease), l.buffer, next, due == buffer.DueSuspect, l.sinkName()), nil
 	})
@@ -188,7 +198,7 @@ func notRead(ctx context.Context, batch *buffer.Lease, err error) (*buffer.Lease
 }
 
 const holdingSQL = `
-SELECT events, members, newest_at, oldest_at, claimed_at, claim, claim_id, sink FROM outbox_batches
+SELECT events, ` + holdingColumns + ` FROM outbox_batches
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3`
 
 // load reads a leased batch.
@@ -246,7 +256,7 @@ const (
 	closeLedgerSQL = `
 DELETE FROM outbox_batches
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'
-RETURNING members, newest_at, oldest_at, claimed_at, claim, claim_id, sink`
+RETURNING ` + holdingColumns
 
 	retryWholeSQL = `
 UPDATE outbox_batches
@@ -273,7 +283,7 @@ SET events = json_array_length(?4), delivered = ?4, due_at = strftime('%Y-%m-%dT
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state = 'delivered'`
 
 	deliveredHoldingSQL = `
-SELECT members, newest_at, oldest_at, claimed_at, claim, claim_id, sink FROM outbox_batches
+SELECT ` + holdingColumns + ` FROM outbox_batches
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state = 'delivered'`
 )
 

@@ -150,6 +150,15 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 	return applied, nil
 }
 
+// The indexes of a column that is added.
+const (
+	seqIndexSQL = `
+CREATE INDEX IF NOT EXISTS outbox_batches_seq ON outbox_batches (buffer, sink, seq, first_id) WHERE seq IS NOT NULL`
+
+	lastSeqIndexSQL = `
+CREATE INDEX IF NOT EXISTS outbox_batches_last_seq ON outbox_batches (buffer, seq) WHERE seq IS NOT NULL`
+)
+
 const lacksColumnSQL = `
 SELECT count(*) > 0 AND max(name IN (?2, 'starts', 'told_at')) = 0 FROM pragma_table_info(?1)`
 
@@ -158,14 +167,22 @@ SELECT count(*) > 0 AND max(name IN (?2, 'starts', 'told_at')) = 0 FROM pragma_t
 // know the columns works as before.
 func (b *Buffer) addColumns(ctx context.Context) (added []string, err error) {
 	err = b.begin(ctx, b.db, nil, func(tx transaction) error {
-		for _, add := range [][3]string{
+		add := [][3]string{
 			{"outbox_dead_letters", "sink", "TEXT NOT NULL DEFAULT 'default'"},
 			{"outbox_batches", "sink", "TEXT NOT NULL DEFAULT 'default'"},
 			{"outbox_batches", "claim_id", "TEXT"},
 			{"outbox_buffers", "routed", "INTEGER NOT NULL DEFAULT 0"},
 			{"outbox_buffers", "routes_no", "INTEGER NOT NULL DEFAULT 0"},
 			{"outbox_sinks", "hook", "INTEGER NOT NULL DEFAULT 0"},
-		} {
+			{"outbox_batches", "routes_no", "INTEGER"},
+			{"outbox_batches", "seq", "INTEGER"},
+			{"outbox_sinks", "routed", "TEXT NOT NULL DEFAULT '[0]'"},
+			{"outbox_sinks", "registered_at", "TEXT"},
+		}
+		if b.config.Archive != "" {
+			add = append(add, [3]string{b.config.Archive, "routes_no", "INTEGER"})
+		}
+		for _, add := range add {
 			var lacks bool
 			if err := tx.row(ctx, lacksColumnSQL, add[0], add[1]).Scan(&lacks); err != nil {
 				return err
@@ -173,10 +190,18 @@ func (b *Buffer) addColumns(ctx context.Context) (added []string, err error) {
 			if !lacks {
 				continue
 			}
-			if _, err := tx.exec(ctx, "ALTER TABLE "+add[0]+" ADD COLUMN "+add[1]+" "+add[2]); err != nil {
+			if _, err := tx.tx.ExecContext(ctx, "ALTER TABLE "+db.Quote(add[0])+" ADD COLUMN "+add[1]+" "+add[2]); err != nil {
 				return err
 			}
 			added = append(added, add[0]+"."+add[1])
+			if add[1] != "seq" {
+				continue
+			}
+			for _, index := range []string{seqIndexSQL, lastSeqIndexSQL} {
+				if _, err := tx.exec(ctx, index); err != nil {
+					return err
+				}
+			}
 		}
 		return nil
 	})
@@ -251,6 +276,7 @@ CREATE TABLE IF NOT EXISTS outbox_archive (
     created_at  TEXT NOT NULL,
     group_id    TEXT NOT NULL,
     archived_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+    routes_no   INTEGER,
     PRIMARY KEY (id, group_id)
 )`
 

@@ -41,8 +41,10 @@ WHERE id IN (SELECT value FROM json_each(?2))`
 func (b *Buffer) claimInOrder(ctx context.Context, limit int, lease time.Duration) (batch *buffer.Lease, err error) {
 	err = b.window.Scan(limit, func(size int) (found bool, seen int, err error) {
 		batch, err = b.claim(ctx, lease, func(tx transaction, batch *buffer.Lease, _ string, from int64) (*int64, error) {
-			if err := b.fillLanes(ctx, tx); err != nil {
-				return nil, err
+			if b.config.Sinks == nil {
+				if err := b.fillLanes(ctx, tx); err != nil {
+					return nil, err
+				}
 			}
 			p, err := b.pickInOrder(ctx, tx, batch, from, size, limit)
 			seen = p.seen
@@ -61,6 +63,9 @@ func (b *Buffer) claimInOrder(ctx context.Context, limit int, lease time.Duratio
 			if err := b.stamped(len(p.ids))(tx.exec(ctx, stampPickedSQL, batch.GroupID.String(), idset.JSONIDs(p.ids))); err != nil {
 				return nil, err
 			}
+			if b.config.Sinks != nil {
+				return p.skipped, b.numberClaim(ctx, tx, batch)
+			}
 			return p.skipped, b.fillLanes(ctx, tx)
 		})
 		return batch != nil, seen, err
@@ -75,11 +80,14 @@ type picked struct {
 	skipped *int64 // the first event that waits for another of its key; nil: none
 }
 
-// pickInOrder fills in the first events in free lanes among size waiting ones.
+// pickInOrder fills in the first events in free lanes among size waiting ones. With several sinks all lanes are free: each sink keeps its own
+// order, and one that is behind holds back no other.
 func (b *Buffer) pickInOrder(ctx context.Context, tx transaction, batch *buffer.Lease, from int64, size, limit int) (p picked, err error) {
-	held, err := b.heldLanes(ctx, tx)
-	if err != nil {
-		return p, err
+	var held map[uint32]bool
+	if b.config.Sinks == nil {
+		if held, err = b.heldLanes(ctx, tx); err != nil {
+			return p, err
+		}
 	}
 	rows, err := tx.rows(ctx, waitingKeysSQL, from, size)
 	if err != nil {
@@ -141,8 +149,11 @@ UPDATE outbox_batches SET lanes = ?2 WHERE group_id = ?1`
 // fillLanes writes the lanes of the batches that have none yet: they were made in this transaction, or by
 // a relay without `order: key`.
 func (b *Buffer) fillLanes(ctx context.Context, tx transaction) error {
-	if !b.config.Ordered {
+	switch {
+	case !b.config.Ordered:
 		return nil
+	case b.config.Sinks != nil:
+		return b.numberRest(ctx, tx)
 	}
 	rows, err := tx.rows(ctx, withoutLanesSQL, b.config.Table)
 	groups, err := db.Column[string](rows, err)

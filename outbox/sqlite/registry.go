@@ -87,28 +87,33 @@ func (b *Buffer) sinkFindings(ctx context.Context, tx transaction) (findings []b
 // A sink that has batches without being in the registry is added to it, as dropped.
 const (
 	dropSinkSQL = `
-INSERT INTO outbox_sinks AS s (buffer, sink, batch_size, dropped_at, dropped_as)
-VALUES (?1, ?2, 1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?3)
+INSERT INTO outbox_sinks AS s (buffer, sink, batch_size, dropped_at, dropped_as, routed, registered_at)
+VALUES (?1, ?2, 1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?4, ?3, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
 ON CONFLICT (buffer, sink) DO UPDATE
-SET dropped_at = coalesce(s.dropped_at, excluded.dropped_at), dropped_as = excluded.dropped_as`
+SET dropped_at = coalesce(s.dropped_at, excluded.dropped_at), dropped_as = excluded.dropped_as, routed = excluded.routed`
 
 	restoreSinkSQL = `
-UPDATE outbox_sinks SET dropped_at = NULL, dropped_as = NULL WHERE buffer = ?1 AND sink = ?2`
+UPDATE outbox_sinks SET dropped_at = NULL, dropped_as = NULL, routed = ?3 WHERE buffer = ?1 AND sink = ?2`
+
+	routedOfSQL = `
+SELECT b.routes_no, coalesce(s.routed, '[]')
+FROM outbox_buffers AS b LEFT JOIN outbox_sinks AS s ON s.buffer = b.buffer AND s.sink = ?2
+WHERE b.buffer = ?1`
 )
 
 // DropSink implements buffer.SinkRegistry.
 func (b *Buffer) DropSink(ctx context.Context, name string, as buffer.Dropped) error {
-	return b.changeSink(ctx, name, func(*buffer.RegisteredSink) bool { return true }, dropSinkSQL, b.config.Table, name, string(as))
+	return b.changeSink(ctx, name, func(*buffer.RegisteredSink) bool { return true }, false, dropSinkSQL, string(as))
 }
 
 // RestoreSink implements buffer.SinkRegistry.
 func (b *Buffer) RestoreSink(ctx context.Context, name string) error {
-	return b.changeSink(ctx, name, func(s *buffer.RegisteredSink) bool { return !s.DroppedAt.IsZero() }, restoreSinkSQL, b.config.Table, name)
+	return b.changeSink(ctx, name, func(s *buffer.RegisteredSink) bool { return !s.DroppedAt.IsZero() }, true, restoreSinkSQL)
 }
 
-// changeSink runs a statement that changes a sink of the registry. The error is a *buffer.NoSinkError if the sink is none of those that can be
-// changed so.
-func (b *Buffer) changeSink(ctx context.Context, name string, can func(*buffer.RegisteredSink) bool, statement string, args ...any) error {
+// changeSink runs a statement that changes a sink of the registry; routed says whether events are routed to it from the next number on. The error is
+// a *buffer.NoSinkError if the sink is none of those that can be changed so.
+func (b *Buffer) changeSink(ctx context.Context, name string, can func(*buffer.RegisteredSink) bool, routed bool, statement string, args ...any) error {
 	missing := &buffer.NoSinkError{Table: b.config.Table, Name: name}
 	err := b.write(ctx, "changing the sinks", func(tx transaction) error {
 		all, err := b.listSinks(ctx, tx)
@@ -123,7 +128,18 @@ func (b *Buffer) changeSink(ctx context.Context, name string, can func(*buffer.R
 		if !slices.Contains(missing.Known, name) {
 			return missing
 		}
-		if _, err := tx.exec(ctx, statement, args...); err != nil {
+		var (
+			no   int64
+			text string
+		)
+		if err := tx.row(ctx, routedOfSQL, b.config.Table, name).Scan(&no, &text); err != nil {
+			return err
+		}
+		with, err := parseRouted(text)
+		if err != nil {
+			return fmt.Errorf("table outbox_sinks: sink %s: %w", name, err)
+		}
+		if _, err := tx.exec(ctx, statement, append([]any{b.config.Table, name, with.since(no+1, routed).json()}, args...)...); err != nil {
 			return err
 		}
 		if _, err := tx.exec(ctx, countChangeSQL, b.config.Table, true); err != nil {

@@ -38,8 +38,8 @@ type eventTable interface {
 	project(ctx context.Context, batch *buffer.Lease, limit time.Duration)
 	// bury makes dead letters of events of the batch.
 	bury(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, as burial) error
-	// remove deletes events of the batch, which are archived before, and returns how many it deleted.
-	remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, archived bool) (deleted int64, err error)
+	// remove deletes events of the batch, which are archived before with its routes_no, and returns how many it deleted.
+	remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, archived bool, routesNo *int64) (deleted int64, err error)
 	// putBack inserts the event of a dead letter under a stamp. accepted: the table's constraints allow it.
 	putBack(ctx context.Context, tx transaction, d letter, stamp uuid.UUID) (accepted bool, err error)
 	// regroup stamps events of the batch with the group_id of the outcome.
@@ -306,8 +306,8 @@ func scanListed(rows *sql.Rows, limit int) (events []outbox.Event, err error) {
 const (
 	// An event that was archived before was delivered again under the same group_id.
 	archiveSQL = `
-INSERT INTO outbox_archive (id, topic, key, payload, headers, created_at, group_id)
-SELECT id, topic, key, payload, headers, created_at, ?6
+INSERT INTO outbox_archive (id, topic, key, payload, headers, created_at, group_id, routes_no)
+SELECT id, topic, key, payload, headers, created_at, ?6, ?7
 FROM outbox_events
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
@@ -374,9 +374,9 @@ func (b *Buffer) buried(ctx context.Context, tx transaction, which extent, group
 	return err
 }
 
-func (r *relayTable) remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, archived bool) (deleted int64, err error) {
+func (r *relayTable) remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, archived bool, routesNo *int64) (deleted int64, err error) {
 	if archived && r.b.config.Archive != "" {
-		if _, err := tx.exec(ctx, archiveSQL, append(which.args(), batch.GroupID.String())...); err != nil {
+		if _, err := tx.exec(ctx, archiveSQL, append(which.args(), batch.GroupID.String(), routesNo)...); err != nil {
 			return 0, err
 		}
 	}

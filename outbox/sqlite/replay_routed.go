@@ -108,8 +108,10 @@ func (b *Buffer) replayRoutedAfter(ctx context.Context, args []any, limit int, a
 		}
 		closed := append(joined, back...)
 		replayed = len(closed)
-		_, err = tx.exec(ctx, closeReplayedSQL, idset.JSONIDs(closed))
-		return err
+		if _, err = tx.exec(ctx, closeReplayedSQL, idset.JSONIDs(closed)); err != nil {
+			return err
+		}
+		return b.fillLanes(ctx, tx)
 	})
 	return replayed, last, err
 }

@@ -21,21 +21,22 @@ const (
 	unroutedFenceSQL = `
 DELETE FROM outbox_batches
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND sink = '*' AND state = 'leased'
-RETURNING members, newest_at, oldest_at, claimed_at, claim, claim_id, sink`
+RETURNING ` + holdingColumns
 
 	// ?4: this process sends it at once, and has it for ?5. A row of sink '*' waits for a change of the registry.
 	deliverSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, claimed_at, error, members, newest_at, sink, claim_id)
+                            attempts, outages, events, first_id, last_id, oldest_at, claimed_at, error, members, newest_at, sink, claim_id,
+                            routes_no, seq, lanes)
 VALUES (?1, ?2, ?3, iif(?4, 'leased', 'waiting'), ?4, iif(?15 = '*', ` + never + `, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', iif(?4, ?5, '0 seconds'))), ?6, ?4,
-        0, 0, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)`
+        0, 0, ?7, ?8, ?9, ?10, coalesce(?11, strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), ?12, ?13, ?14, ?15, ?16, ?17, ?18, ?19)`
 
 	// Events that no sink gets are in a row whose delivery is recorded, so that its settle deletes them.
 	markUnmatchedSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, claimed_at, delivered, members, newest_at, sink, claim_id)
+                            attempts, outages, events, first_id, last_id, oldest_at, claimed_at, delivered, members, newest_at, sink, claim_id, seq, lanes)
 VALUES (?1, ?2, ?3, 'delivered', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?4, 0,
-        0, 0, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, '*', ?13)`
+        0, 0, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, '*', ?13, ?14, '[]')`
 )
 
 // routeLeased replaces a leased row of sink '*' by those of the sinks that take its events: see buffer.Router. errors.Is finds
@@ -84,6 +85,10 @@ func (b *Buffer) route(ctx context.Context, tx transaction, batch *buffer.Lease,
 	case err != nil:
 		return nil, nil, err
 	}
+	if err := b.numbered(ctx, tx, &in); err != nil {
+		return nil, nil, err
+	}
+	in.routesNo = &known.no
 	deliveries, unmatched := known.table.Divide(batch.Events)
 	if len(unmatched) > 0 && b.config.Unmatched == buffer.UnmatchedKeep {
 		deliveries = append(deliveries, routing.Kept(batch, unmatched))
@@ -93,12 +98,17 @@ func (b *Buffer) route(ctx context.Context, tx transaction, batch *buffer.Lease,
 		routed = &buffer.Routed{Events: batch.Len(), Bytes: batch.Bytes()}
 		taken  = make([]bool, len(deliveries))
 		plan   = b.planOf(batch, in, deliveries, taken, func(i int) bool {
-			return deliveries[i].Sink != buffer.Unrouted && take(nameIn(known.local, deliveries[i].Sink))
+			name := nameIn(known.local, deliveries[i].Sink)
+			return deliveries[i].Sink != buffer.Unrouted && !b.keepsOrder(name) && take(name)
 		})
 		always   = in.claimID != nil || in.claim == claimmode.Stamp // they have the claim_id even if they share no event
 		joins    = plan.IDs()
 		inserted = map[uuid.UUID]bool{}
 	)
+	lanes, err := b.lanesOf(ctx, tx, in.extent(batch, nil), deliveries)
+	if err != nil {
+		return nil, nil, err
+	}
 	for i := range deliveries {
 		var (
 			d       = &deliveries[i]
@@ -118,7 +128,7 @@ func (b *Buffer) route(ctx context.Context, tx transaction, batch *buffer.Lease,
 		}
 		l := b.leaseOf(batch, d, lease)
 		l.ClaimID = claimID
-		if err := b.deliver(ctx, tx, d, l, in, taken[i], lease); err != nil {
+		if err := b.deliver(ctx, tx, d, l, in, lanes[i], taken[i], lease); err != nil {
 			return nil, nil, err
 		}
 		inserted[d.GroupID] = true
@@ -168,8 +178,8 @@ func (b *Buffer) leaseOf(batch *buffer.Lease, d *routing.Delivery, lease time.Du
 	}
 }
 
-// deliver writes the ledger row of a delivery.
-func (b *Buffer) deliver(ctx context.Context, tx transaction, d *routing.Delivery, l *buffer.Lease, in holding, mine bool, lease time.Duration) error {
+// deliver writes the ledger row of a delivery, with its lanes if it has any.
+func (b *Buffer) deliver(ctx context.Context, tx transaction, d *routing.Delivery, l *buffer.Lease, in holding, lanes any, mine bool, lease time.Duration) error {
 	var why, claim any
 	if d.Sink == buffer.Unrouted {
 		why = "no sink takes the topic"
@@ -178,7 +188,7 @@ func (b *Buffer) deliver(ctx context.Context, tx transaction, d *routing.Deliver
 		claim = l.ClaimID.String()
 	}
 	_, err := tx.exec(ctx, deliverSQL, d.GroupID.String(), b.config.Table, in.claim, mine, db.Seconds(lease), b.config.Owner,
-		len(d.IDs), l.FirstID, l.LastID, d.OldestAt.Format(db.TimeFormat), in.claimed, why, idset.Of(d.IDs).JSON(), in.newest, d.Sink, claim)
+		len(d.IDs), l.FirstID, l.LastID, d.OldestAt.Format(db.TimeFormat), in.claimed, why, idset.Of(d.IDs).JSON(), in.newest, d.Sink, claim, in.routesNo, in.seq, lanes)
 	return err
 }
 
@@ -192,6 +202,6 @@ func (b *Buffer) endUnrouted(ctx context.Context, tx transaction, batch *buffer.
 		}
 	}
 	_, err := tx.exec(ctx, markUnmatchedSQL, group.String(), b.config.Table, in.claim, b.config.Owner,
-		len(ids), ids[0], ids[len(ids)-1], in.oldest, in.claimed, idset.JSONIDs(ids), idset.Of(ids).JSON(), in.newest, claim)
+		len(ids), ids[0], ids[len(ids)-1], in.oldest, in.claimed, idset.JSONIDs(ids), idset.Of(ids).JSON(), in.newest, claim, in.seq)
 	return err
 }

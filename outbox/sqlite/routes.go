@@ -11,6 +11,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/routing"
@@ -46,17 +47,24 @@ const (
 SELECT routes_no FROM outbox_buffers WHERE buffer = ?1`
 
 	readSinksSQL = `
-SELECT sink, match, batch_size, hook, formerly, dropped_at IS NOT NULL FROM outbox_sinks WHERE buffer = ?1 ORDER BY sink`
+SELECT sink, match, batch_size, hook, formerly, dropped_at IS NOT NULL, routed, registered_at FROM outbox_sinks WHERE buffer = ?1 ORDER BY sink`
 )
 
-func (b *Buffer) registeredSinks(ctx context.Context, tx transaction) ([]routing.Registered, error) {
+// registeredSink is a sink of the registry, with what a fill needs.
+type registeredSink struct {
+	routing.Registered
+	routed       routedWith
+	registeredAt *string
+}
+
+func (b *Buffer) registeredSinks(ctx context.Context, tx transaction) ([]registeredSink, error) {
 	rows, err := tx.rows(ctx, readSinksSQL, b.config.Table)
-	return db.All(rows, err, func(rows *sql.Rows, r *routing.Registered) error {
-		var match, formerly string
-		if err := rows.Scan(&r.Sink, &match, &r.BatchSize, &r.Hook, &formerly, &r.Dropped); err != nil {
+	return db.All(rows, err, func(rows *sql.Rows, r *registeredSink) error {
+		var match, formerly, routed string
+		if err := rows.Scan(&r.Sink, &match, &r.BatchSize, &r.Hook, &formerly, &r.Dropped, &routed, &r.registeredAt); err != nil {
 			return err
 		}
-		return errors.Join(json.Unmarshal([]byte(match), &r.Match), json.Unmarshal([]byte(formerly), &r.Formerly))
+		return errors.Join(json.Unmarshal([]byte(match), &r.Match), json.Unmarshal([]byte(formerly), &r.Formerly), json.Unmarshal([]byte(routed), &r.routed))
 	})
 }
 
@@ -143,8 +151,9 @@ func (b *Buffer) ready(ctx context.Context) (*registry, error) {
 // the new one.
 const (
 	saveSinkSQL = `
-INSERT INTO outbox_sinks (buffer, sink, match, batch_size, hook, formerly) VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-ON CONFLICT (buffer, sink) DO UPDATE SET match = excluded.match, batch_size = excluded.batch_size, hook = excluded.hook, formerly = excluded.formerly`
+INSERT INTO outbox_sinks (buffer, sink, match, batch_size, hook, formerly, routed, registered_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+ON CONFLICT (buffer, sink) DO UPDATE
+SET match = excluded.match, batch_size = excluded.batch_size, hook = excluded.hook, formerly = excluded.formerly, routed = excluded.routed, registered_at = excluded.registered_at`
 
 	removeSinkSQL = `
 DELETE FROM outbox_sinks WHERE buffer = ?1 AND sink = ?2`
@@ -164,8 +173,9 @@ FROM outbox_batches AS b
 WHERE b.buffer = ?2 AND b.sink <> 'default'
   AND NOT EXISTS (SELECT 1 FROM outbox_sinks AS s WHERE s.buffer = ?1 AND s.sink = b.sink AND s.hook AND s.dropped_at IS NULL)`
 
+	// Those of the single sink were routed to no other.
 	moveBatchesSQL = `
-UPDATE outbox_batches SET sink = ?3 WHERE buffer = ?1 AND sink = ?2`
+UPDATE outbox_batches SET sink = ?3, routes_no = CASE sink WHEN 'default' THEN coalesce(routes_no, 0) ELSE routes_no END WHERE buffer = ?1 AND sink = ?2`
 
 	countChangeSQL = `
 UPDATE outbox_buffers
@@ -218,28 +228,53 @@ func (b *Buffer) register(ctx context.Context, tx transaction) (changed bool, er
 	if _, _, err := b.storedMode(ctx, tx); err != nil {
 		return false, err
 	}
-	before, err := b.registeredSinks(ctx, tx)
+	all, err := b.registeredSinks(ctx, tx)
 	if err != nil {
 		return false, err
 	}
-	after, known := routing.Register(before, b.config.Sinks), map[string]*routing.Registered{}
-	for i := range before {
-		name := before[i].Sink
+	var (
+		before = make([]routing.Registered, len(all))
+		no     int64
+	)
+	for i := range all {
+		before[i] = all[i].Registered
+	}
+	if err := tx.row(ctx, routesNoSQL, b.config.Table).Scan(&no); err != nil {
+		return false, err
+	}
+	after, known, gone := routing.Register(before, b.config.Sinks), map[string]*registeredSink{}, map[string]*registeredSink{}
+	for i := range all {
+		name := all[i].Sink
 		if _, stays := after[name]; stays {
-			known[name] = &before[i]
+			known[name] = &all[i]
 			continue
 		}
+		gone[name] = &all[i]
 		if _, err := tx.exec(ctx, removeSinkSQL, b.config.Table, name); err != nil {
 			return false, err
 		}
 		changed = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(after)) {
-		s := after[name]
-		if old := known[name]; old != nil && old.Equal(&s) {
+		s, old := after[name], known[name]
+		if old != nil && old.Equal(&s) {
 			continue
 		}
-		if _, err := tx.exec(ctx, saveSinkSQL, b.config.Table, name, jsonTexts(s.Match), s.BatchSize, s.Hook, jsonTexts(s.Formerly)); err != nil {
+		for _, was := range s.Formerly { // it takes the place of those
+			switch former := gone[was]; {
+			case former == nil:
+			case old == nil:
+				old = former
+			default:
+				old.routed = old.routed.and(former.routed)
+			}
+		}
+		if old == nil { // events are routed to it from the next number on
+			now := time.Now().UTC().Format(db.TimeFormat)
+			old = &registeredSink{routed: routedWith{no + 1}, registeredAt: &now}
+		}
+		_, err := tx.exec(ctx, saveSinkSQL, b.config.Table, name, jsonTexts(s.Match), s.BatchSize, s.Hook, jsonTexts(s.Formerly), old.routed.json(), old.registeredAt)
+		if err != nil {
 			return false, err
 		}
 		changed = true
@@ -317,8 +352,10 @@ func (b *Buffer) serve(ctx context.Context) error {
 		for _, s := range b.config.Sinks {
 			names = append(names, nameIn(known.current, s.Sink))
 		}
-		_, err = tx.exec(ctx, serveSQL, b.config.Table, jsonTexts(names))
-		return err
+		if _, err = tx.exec(ctx, serveSQL, b.config.Table, jsonTexts(names)); err != nil {
+			return err
+		}
+		return b.fillLanes(ctx, tx) // of before the sinks kept order
 	})
 }
 

@@ -47,6 +47,9 @@ func (b *Buffer) loader(ctx context.Context) loader {
 func (b *Buffer) Settle(ctx context.Context, batch *buffer.Lease, all []buffer.Outcome) error {
 	var of, kept int
 	err := b.settle(ctx, batch, all, func(tx transaction, in holding, set *outcomes.Set) error {
+		if err := b.numbered(ctx, tx, &in); err != nil {
+			return err
+		}
 		for _, o := range set.Retry {
 			if err := b.retryPart(ctx, tx, batch, in, in.extent(batch, o.IDs), o); err != nil {
 				return err
@@ -71,7 +74,7 @@ func (b *Buffer) Settle(ctx context.Context, batch *buffer.Lease, all []buffer.O
 				}
 				which = in.extent(batch, shared.without(ids))
 			}
-			n, err := b.events.remove(ctx, tx, batch, which, o.Verdict == buffer.Delivered || shared != nil)
+			n, err := b.events.remove(ctx, tx, batch, which, o.Verdict == buffer.Delivered || shared != nil, in.routesNo)
 			if err != nil {
 				return err
 			}
@@ -98,10 +101,10 @@ func (b *Buffer) Settle(ctx context.Context, batch *buffer.Lease, all []buffer.O
 const openPartSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address,
-                            members, newest_at, claimed_at, sink, claim_id)
+                            members, newest_at, claimed_at, sink, claim_id, routes_no, seq, lanes)
 SELECT ?6, ?7, ?8, 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?9), ?10, ?18,
        ?11, ?12, count(*), min(id), max(id), coalesce(min(created_at), ?17), ?13, ?14, ?15,
-       ?16, ?5, ?19, ?20, ?21
+       ?16, ?5, ?19, ?20, ?21, ?22, ?23, ?24
 FROM outbox_events
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
@@ -126,9 +129,15 @@ func (b *Buffer) retryPart(ctx context.Context, tx transaction, batch *buffer.Le
 		}
 		which.stamp, which.ids = o.GroupID.String(), nil
 	}
+	var lanes any
+	if b.routedInOrder() {
+		if lanes, err = b.lanesIn(ctx, tx, which); err != nil {
+			return err
+		}
+	}
 	_, err = tx.exec(ctx, openPartSQL, append(which.args(), o.GroupID.String(), b.config.Table, claim, db.Seconds(o.After), b.config.Owner,
-		o.Attempts, o.Outages, origins, o.Error, o.Address, members, in.oldest, o.UnfinishedLeases, in.claimed, in.sink, in.claimID)...)
-	if err != nil {
+		o.Attempts, o.Outages, origins, o.Error, o.Address, members, in.oldest, o.UnfinishedLeases, in.claimed, in.sink, in.claimID, in.routesNo, in.seq, lanes)...)
+	if err != nil || b.config.Sinks != nil {
 		return err
 	}
 	return b.fillLanes(ctx, tx)

@@ -23,9 +23,9 @@ ORDER BY id`
 	// The sink has these events, so they hold no key.
 	recordKeptSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, delivered, members, newest_at, lanes, sink, claim_id)
+                            attempts, outages, events, first_id, last_id, oldest_at, delivered, members, newest_at, lanes, sink, claim_id, seq)
 VALUES (?1, ?2, ?3, 'delivered', ?4, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?5), ?6, 1,
-        0, 0, ?7, ?8, ?9, ?10, ?11, ?12, ?13, '[]', ?14, ?15)`
+        0, 0, ?7, ?8, ?9, ?10, ?11, ?12, ?13, '[]', ?14, ?15, ?16)`
 )
 
 // recordKept gives those of the ids that are still there a ledger row again, in the transaction of the settle. It
@@ -42,6 +42,6 @@ func (b *Buffer) recordKept(ctx context.Context, tx transaction, batch *buffer.L
 		members = idset.Of(ids).JSON()
 	}
 	_, err = tx.exec(ctx, recordKeptSQL, batch.GroupID.String(), b.config.Table, in.claim, batch.LeaseNo, db.Seconds(buffer.KeptRetry(batch.LeaseNo)), b.config.Owner,
-		len(ids), ids[0], ids[len(ids)-1], in.oldest, idset.JSONIDs(ids), members, in.newest, in.sink, in.claimID)
+		len(ids), ids[0], ids[len(ids)-1], in.oldest, idset.JSONIDs(ids), members, in.newest, in.sink, in.claimID, in.seq)
 	return len(ids), err
 }

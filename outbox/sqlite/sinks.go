@@ -139,7 +139,11 @@ func (q *sinkQueue) CountBacklog(ctx context.Context, _ int) (backlog buffer.Bac
 		return backlog, err
 	}
 	err = q.b.read(ctx, "counting batches", func(tx transaction) error {
-		return tx.row(ctx, countSinkSQL, q.buffer, q.sinkName()).Scan(&backlog.Due, &backlog.Suspects, &backlog.Waiting, &backlog.Delivered)
+		err := tx.row(ctx, countSinkSQL, q.buffer, q.sinkName()).Scan(&backlog.Due, &backlog.Suspects, &backlog.Waiting, &backlog.Delivered)
+		if err == nil && backlog.Due+backlog.Suspects+backlog.Waiting > 0 && q.b.keepsOrder(q.sink) {
+			err = q.countTurns(ctx, tx, &backlog)
+		}
+		return err
 	})
 	return backlog, err
 }

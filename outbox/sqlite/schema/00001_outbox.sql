@@ -38,14 +38,18 @@ CREATE TABLE IF NOT EXISTS outbox_batches (
     claimed_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
     error      TEXT,                         -- why it waits
     address    TEXT,                         -- address within the sink that is unavailable
-    lanes      TEXT,                         -- hashes of its events' keys, JSON; NULL: made without order
+    lanes      TEXT,                         -- hashes of its events' keys, JSON; several sinks: null stands for no key; NULL: made without order
     members    TEXT,                         -- range, and several sinks: first and last id of each run of its events, JSON
     newest_at  TEXT,                         -- range: created_at of the youngest event
     sink       TEXT NOT NULL DEFAULT 'default', -- one of outbox_sinks; 'default': the only one; '*': claimed, not routed yet
-    claim_id   TEXT                          -- several sinks: the same in all rows that may share an event; NULL: no other row has any
+    claim_id   TEXT,                         -- several sinks: the same in all rows that may share an event; NULL: no other row has any
+    routes_no  INTEGER,                      -- several sinks: that of the buffer when the events were routed; NULL: not known
+    seq        INTEGER                       -- order by key and several sinks: the order of claims
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS outbox_batches_due ON outbox_batches (buffer, sink, due_at);
 CREATE INDEX IF NOT EXISTS outbox_batches_claim ON outbox_batches (claim_id) WHERE claim_id IS NOT NULL;
+CREATE INDEX IF NOT EXISTS outbox_batches_seq ON outbox_batches (buffer, sink, seq, first_id) WHERE seq IS NOT NULL;
+CREATE INDEX IF NOT EXISTS outbox_batches_last_seq ON outbox_batches (buffer, seq) WHERE seq IS NOT NULL;
 
 -- Dead letters. event_id keeps the event's identity. The payload is text or
 -- blob, as in the buffer it came from.
@@ -100,6 +104,8 @@ CREATE TABLE IF NOT EXISTS outbox_sinks (
     batch_size INTEGER NOT NULL,
     hook       INTEGER NOT NULL DEFAULT 0,   -- 1: its dead letters go to a hook of its own, not to the pipeline's
     formerly   TEXT NOT NULL DEFAULT '[]',   -- names that it had before, JSON; 'default': it was the only sink
+    routed     TEXT NOT NULL DEFAULT '[0]',  -- the routes_no with which events are routed to it, JSON: from the first on, not from the second on, and so on
+    registered_at TEXT,                      -- NULL: before fills were possible
     seen_at    TEXT,                         -- when a relay that serves it was running; at most a minute ago while one is
     dropped_at TEXT,                         -- nothing is routed to it any more
     dropped_as TEXT CHECK (dropped_as IN ('discarded', 'dead')),

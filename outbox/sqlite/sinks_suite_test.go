@@ -1,0 +1,50 @@
+package sqlite_test
+
+import (
+	"database/sql"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/testkit"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/sqlite"
+)
+
+func TestSinks(t *testing.T) {
+	t.Parallel()
+	buffertest.RunSinks(t, buffertest.SinksHarness{Open: func(t *testing.T) *buffertest.SinksFixture {
+		p := newSinksDB(t, buffer.ClaimAuto)
+		open := func(t *testing.T, c sqlite.Config) *sqlite.Buffer {
+			t.Helper()
+			c.Owner, c.Archive = "suite", "outbox_archive"
+			return openBuffer(t, p, c)
+		}
+		return &buffertest.SinksFixture{
+			Buffer: func(t *testing.T, claim buffer.ClaimMode, routes ...buffer.Route) buffertest.RoutedBuffer {
+				return open(t, sqlite.Config{Claim: claim, Sinks: routes, Unmatched: buffer.UnmatchedKeep})
+			},
+			Single: func(t *testing.T, claim buffer.ClaimMode, ordered bool) buffer.Buffer {
+				return open(t, sqlite.Config{Claim: claim, Ordered: ordered})
+			},
+			Exec: func(t *testing.T, statement string) { exec(t, p.db, statement) },
+			IDs: func(t *testing.T, statement string) []int64 {
+				return query(t, p.db, statement, func(rows *sql.Rows) (id int64, err error) { return id, rows.Scan(&id) })
+			},
+		}
+	}})
+}
+
+// TestFillSink_Refused: custom tables and sinks that keep order.
+func TestFillSink_Refused(t *testing.T) {
+	t.Parallel()
+	ordered := openSinks(t, newSinksDB(t, buffer.ClaimAuto), "ordered", buffer.ClaimAuto, buffer.Route{Sink: "all", BatchSize: 1, Ordered: true})
+	custom := openSinks(t, newSinksDB(t, "TEXT"), "custom", buffer.ClaimStamp, buffer.Route{Sink: "all", BatchSize: 1})
+	for _, b := range []*sqlite.Buffer{ordered, custom} {
+		testkit.NoError(t, b.RegisterSinks(t.Context()))
+		if _, err := b.FillSink(t.Context(), "all", time.Time{}, true, nil); !errors.Is(err, errors.ErrUnsupported) {
+			t.Errorf("unexpected error: %v", err)
+		}
+	}
+}
