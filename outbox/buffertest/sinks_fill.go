@@ -17,11 +17,13 @@ var fillCases = []sinksTestCase{
 	{name: "fill/each event once", run: fillOnce},
 	{name: "fill/events since a time", run: fillSince},
 	{name: "fill/a leased batch", run: fillLeased},
+	{name: "fill/parts of a batch", run: fillParts},
 	{name: "fill/beside an old registry", run: fillJoin},
 	{name: "fill/beside workers", run: fillWorkers},
 	{name: "fill/a restored sink", run: fillRestored},
 	{name: "fill/a pipeline that had a single sink", run: fillSingle},
 	{name: "fill/a renamed sink has what it had", run: fillRenamed},
+	{name: "fill/events with an open dead letter", run: fillDeadLetters},
 	{name: "fill/unknown sinks", run: fillUnknown},
 }
 
@@ -142,6 +144,24 @@ func fillLeased(t *testing.T, p *sinksCase) {
 	slices.Sort(got)
 	equal(t, "topics at the new sink", got, []string{"a.1", "a.2", "a.3"})
 	p.expectEmpty(t)
+}
+
+// Parts were routed when their batch was.
+func fillParts(t *testing.T, p *sinksCase) {
+	all := buffer.Route{Sink: "all", BatchSize: 100}
+	b := p.open(t, all)
+	p.topics(t, "a.1", "a.2", "a.3")
+	routeTo(t, b, "[all]")
+	for range 2 {
+		batch, _ := takeOf(t, b, "all")
+		ok(t, "Settle", b.Sink("all").Settle(t.Context(), batch, retryTail(batch)))
+	}
+	b = p.open(t, all, buffer.Route{Sink: "new", BatchSize: 10})
+	expectFilled(t, b, "new", time.Time{}, buffer.Filled{Waiting: 1, Archived: 2})
+	expectDrained(t, b, "all", "a.3")
+	expectDrained(t, b, "new", "a.3 a.1 a.2")
+	p.expectEmpty(t)
+	expectFilled(t, b, "new", time.Time{}, buffer.Filled{})
 }
 
 // A relay that had routed events before the sink was added adds none to the same batches: a fill could not tell which of their events the
@@ -310,4 +330,33 @@ func fillUnknown(t *testing.T, p *sinksCase) {
 			t.Errorf("sink %s: %v", name, err)
 		}
 	}
+}
+
+// An event that no sink took is a dead letter, and in the archive. A fill leaves it to the replay, so the new sink gets it once; after a discard a fill
+// sends it.
+func fillDeadLetters(t *testing.T, p *sinksCase) {
+	crm := buffer.Route{Sink: "crm", Match: []string{"a.*"}, BatchSize: 10}
+	b := p.open(t, crm)
+	p.topics(t, "x.1", "a.1", "x.2")
+	routeTo(t, b, "[crm]")
+	expectDrained(t, b, "crm", "a.1")
+	_, err := b.RouteDue(t.Context(), time.Hour) // deletes what no sink took
+	ok(t, "RouteDue", err)
+	equal(t, "archived events", p.count(t, "outbox_archive"), int64(3))
+	b = p.open(t, crm, buffer.Route{Sink: "new", Match: []string{"#"}, BatchSize: 10})
+	expectFilled(t, b, "new", time.Time{}, buffer.Filled{Archived: 1})
+	expectDrained(t, b, "new", "a.1")
+	replayed, err := b.Replay(t.Context(), buffer.DeadFilter{Topic: "x.1"}, 10)
+	ok(t, "Replay", err)
+	equal(t, "replayed dead letters", replayed, 1)
+	expectFilled(t, b, "new", time.Time{}, buffer.Filled{})
+	_, err = b.RouteDue(t.Context(), time.Hour)
+	ok(t, "RouteDue", err)
+	expectDrained(t, b, "new", "x.1")
+	discarded, err := b.Discard(t.Context(), buffer.DeadFilter{}, 10)
+	ok(t, "Discard", err)
+	equal(t, "discarded dead letters", discarded, 1)
+	expectFilled(t, b, "new", time.Time{}, buffer.Filled{Archived: 1})
+	expectDrained(t, b, "new", "x.2")
+	p.expectEmpty(t)
 }

@@ -13,6 +13,7 @@ var sinksOrderCases = []sinksTestCase{
 	{name: "order/a key waits in its own sink only", ordered: true, run: sinksOrderCut},
 	{name: "order/a claim that is not routed comes first", ordered: true, run: sinksOrderUnrouted},
 	{name: "order/halves of a batch that was sent keep their turn", ordered: true, run: sinksOrderHalves},
+	{name: "order/what has been due longest comes first", ordered: true, run: sinksOrderDue},
 	{name: "order/replayed events come behind what waits", ordered: true, run: sinksOrderReplayed},
 	{name: "order/a stuck key hides no other", ordered: true, run: sinksOrderStuck},
 	{name: "order/batches of the single sink come first", ordered: true, run: sinksOrderSingle},
@@ -135,7 +136,9 @@ func sinksOrderHalves(t *testing.T, p *sinksCase) {
 	}
 	p.keys(t, "c", "d")
 	routeAll(t, b, 10)
-	ok(t, "Settle", b.Sink("all").Settle(t.Context(), l, []buffer.Outcome{half(l.IDs()[:2]), half(l.IDs()[2:])}))
+	halves := []buffer.Outcome{half(l.IDs()[:2]), half(l.IDs()[2:])}
+	ok(t, "Settle", b.Sink("all").Settle(t.Context(), l, halves))
+	p.due(t, fmt.Sprintf("group_id IN ('%s', '%s')", halves[0].GroupID, halves[1].GroupID)) // for longer than the others
 	first := expectKeys(t, b, "all", "a", "b")
 	expectKeys(t, b, "all", "d")
 	expectKeys(t, b, "all")
@@ -144,6 +147,19 @@ func sinksOrderHalves(t *testing.T, p *sinksCase) {
 	expectKeys(t, b, "all")
 	deliver(t, b, "all", second)
 	expectKeys(t, b, "all", "c")
+}
+
+// A batch of an earlier claim that was just put back does not come before one that has been due for longer: a sink that seems to refuse everything tries one at
+// a time, and would only try the bad one.
+func sinksOrderDue(t *testing.T, p *sinksCase) {
+	b := p.open(t, orderedSinks...)
+	p.keys(t, "bad", "good")
+	routeAll(t, b, 1)
+	bad := expectKeys(t, b, "all", "bad")
+	ok(t, "Settle", b.Sink("all").Settle(t.Context(), bad, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: bad.GroupID, Attempts: 1, Error: "400"}}))
+	p.due(t, fmt.Sprintf("group_id <> '%s'", bad.GroupID))
+	expectKeys(t, b, "all", "good")
+	expectKeys(t, b, "all", "bad")
 }
 
 // Claims go on.

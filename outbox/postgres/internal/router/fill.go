@@ -23,7 +23,7 @@ const (
 	// FillSinkSQL is what the sink lacks. A replayed batch has no routes_no: it belongs to the sink that it was replayed to.
 	FillSinkSQL = `
 sink AS MATERIALIZED (
-  SELECT s.sink, s.batch_size, s.routed, s.registered_at, b.routes_no, b.pipeline
+  SELECT s.sink, s.batch_size, s.routed, CASE WHEN NOT 'default' = ANY (s.formerly) THEN s.registered_at END AS registered_at, b.routes_no, b.pipeline
   FROM outbox_sinks s JOIN outbox_buffers b ON b.buffer = s.buffer
   WHERE s.buffer = $1 AND s.sink = $2 AND s.dropped_at IS NULL
 )`
@@ -81,8 +81,8 @@ WITH` + fillHeldSQL + `, given AS (
 )
 SELECT coalesce(sum(events), 0)::bigint FROM given`
 
-	// A page of the archive, by its primary key. What a pipeline with a single sink has archived has no routes_no. An event with an open dead
-	// letter that no sink took is archived, too, and a replay of it is matched against all sinks.
+	// A page of the archive, by its primary key. What a pipeline with a single sink has archived has no routes_no. It does not lack the sink that took
+	// the place of the single one. An event with an open dead letter that no sink took is archived, too, and a replay of it is matched against all sinks.
 	fillPageSQL = FillSinkSQL + `, page AS MATERIALIZED (
   SELECT id, group_id, topic, created_at, archived_at, routes_no FROM outbox_archive
   WHERE (id, group_id) > ($3::bigint, $4::uuid) ORDER BY id, group_id LIMIT 1000

@@ -213,9 +213,19 @@ func (r *Routes) serve(ctx context.Context, t *ledger.Tables) error {
 	for i := range names {
 		names[i] = r.Current(names[i])
 	}
-	return r.base.DB.Transact(ctx, r.base.DB.WriteTx(r.base.DB.StatementTimeout, "synchronous_commit", "off"),
-		pg.Step{SQL: t.SQL(serveSQL), Args: []string{t.Buffer, textArray(names)}})
+	steps := []pg.Step{
+		r.base.DB.WriteTx(r.base.DB.StatementTimeout, "synchronous_commit", "off"),
+		{SQL: t.SQL(serveSQL), Args: []string{t.Buffer, textArray(names)}},
+	}
+	if r.base.Ordered {
+		steps = append(steps, pg.Step{SQL: t.SQL(numberSQL), Args: []string{t.Buffer}})
+	}
+	return r.base.DB.Transact(ctx, steps...)
 }
+
+// Batches of before the sinks kept order have no number, by which a take-over finds them. Claims wait until they are gone.
+const numberSQL = `
+UPDATE outbox_batches SET seq = 0 WHERE buffer = $1 AND seq IS NULL AND sink <> '*'`
 
 func textArray(texts []string) string {
 	var a pg.Array
