@@ -2,14 +2,22 @@
 
 package chaos
 
-import "github.com/outboxrelay/relay/internal/testserver"
+import (
+	"strings"
 
-// sqliteTwoProcesses: two relays share a SQLite file. One of them is killed again and again
-// while the other waits for its locks.
+	"github.com/outboxrelay/relay/internal/testserver"
+)
+
+// sqliteTwoProcesses: two relays with two sinks, one of which keeps order by key, share a SQLite file. One of them is killed again and
+// again while the other waits for its locks.
 func (x *trial) sqliteTwoProcesses() {
 	server := testserver.Redis(x)
-	from, to := x.sqlite("shop"), x.redis([]string{server.Addr}, "orders")
-	yaml := pipeline(from, `{url: "`+server.URL+`", stream: orders}`)
+	from, to, inOrder := x.sqlite("shop"), x.redis([]string{server.Addr}, "orders"), x.redis([]string{server.Addr}, "ordered")
+	one := pipeline(from, "{}")
+	yaml := one[:strings.Index(one, "    sink:")] + `    sinks:
+      - {name: stream, url: "` + server.URL + `", stream: orders}
+      - {name: ordered, order: key, url: "` + server.URL + `", stream: ordered, batch_size: 7}
+`
 	relays := []*relay{x.start("one", yaml), x.start("two", yaml)}
 	for i := range x.rounds(4) {
 		from.during(300, to.count, func() { x.again(relays[i%2]) }, "orders")
@@ -17,4 +25,5 @@ func (x *trial) sqliteTwoProcesses() {
 	from.drained()
 	x.end(relays...)
 	from.account(to.arrived(), false)
+	from.account(inOrder.arrived(), false)
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
+	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
 // orderedRoutes are the sinks of TestOrderProtocol_Sinks, with small batches. The last one keeps no order.
@@ -27,16 +28,110 @@ var orderedRoutes = []buffer.Route{
 // no event is lost at any.
 func TestOrderProtocol_Sinks(t *testing.T) {
 	t.Parallel()
+	for name, open := range map[string]func(t *testing.T) orderedSinksPlace{"postgres": orderedSinksOnPostgres, "sqlite": orderedSinksOnSQLite} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			testOrderProtocolOfSinks(t, open(t))
+		})
+	}
+}
+
+// orderedSinksPlace is a buffer whose sinks keep order, seen by two processes, and how to get at its database.
+type orderedSinksPlace struct {
+	buffers []routedBuffer
+	overdue string
+	exec    func(t *rapid.T, sql string)
+	ids     func(t *rapid.T, sql string) []int64
+	begin   func(t *rapid.T) application
+	several bool // transactions may be open at once
+}
+
+func orderedSinksOnPostgres(t *testing.T) orderedSinksPlace {
+	t.Helper()
 	d := newDatabase(t)
-	var buffers []*postgres.Buffer
+	p := orderedSinksPlace{overdue: "UPDATE outbox_batches SET due_at = clock_timestamp() - interval '1s'", several: true}
 	for _, owner := range []string{"a", "b"} {
 		b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: owner, Connections: 12, Sinks: orderedRoutes})
 		testkit.NoError(t, err)
 		t.Cleanup(func() { testkit.NoError(t, b.Close()) })
-		buffers = append(buffers, b)
+		p.buffers = append(p.buffers, b)
 	}
+	p.exec = func(t *rapid.T, sql string) {
+		_, err := d.app.Exec(t.Context(), sql)
+		testkit.NoError(t, err)
+	}
+	p.ids = func(t *rapid.T, sql string) []int64 {
+		rows, err := d.app.Query(t.Context(), sql)
+		testkit.NoError(t, err)
+		ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+		testkit.NoError(t, err)
+		return ids
+	}
+	p.begin = func(t *rapid.T) application {
+		tx, err := d.app.Begin(t.Context())
+		testkit.NoError(t, err)
+		return application{
+			insert: func(topic string, key *string) (id int64, err error) {
+				return id, tx.QueryRow(t.Context(), "INSERT INTO outbox_events (topic, key, payload) VALUES ($1, $2, '{}') RETURNING id", topic, key).Scan(&id)
+			},
+			commit: func() error { return tx.Commit(t.Context()) },
+			end: func() {
+				if err := tx.Rollback(context.Background()); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
+					t.Error(err)
+				}
+			},
+		}
+	}
+	return p
+}
+
+// orderedSinksOnSQLite is the same in a SQLite file, which one transaction at a time can write to.
+func orderedSinksOnSQLite(t *testing.T) orderedSinksPlace {
+	t.Helper()
+	f := newFile(t)
+	p := orderedSinksPlace{overdue: "UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-1 seconds')"}
+	for _, owner := range []string{"a", "b"} {
+		b, err := sqlite.Open(sqlite.Config{URL: f.url, Pipeline: "orders", Owner: owner, Sinks: orderedRoutes})
+		testkit.NoError(t, err)
+		t.Cleanup(func() { testkit.NoError(t, b.Close()) })
+		p.buffers = append(p.buffers, b)
+	}
+	p.exec = func(t *rapid.T, sql string) {
+		_, err := f.app.ExecContext(t.Context(), sql)
+		testkit.NoError(t, err)
+	}
+	p.ids = func(t *rapid.T, sql string) (ids []int64) {
+		rows, err := f.app.QueryContext(t.Context(), sql)
+		testkit.NoError(t, err)
+		defer rows.Close()
+		for rows.Next() {
+			var id int64
+			testkit.NoError(t, rows.Scan(&id))
+			ids = append(ids, id)
+		}
+		testkit.NoError(t, rows.Err())
+		return ids
+	}
+	p.begin = func(t *rapid.T) application {
+		return application{
+			insert: func(topic string, key *string) (int64, error) {
+				r, err := f.app.ExecContext(t.Context(), "INSERT INTO outbox_events (topic, key, payload) VALUES (?, ?, '{}')", topic, key)
+				if err != nil {
+					return 0, err
+				}
+				return r.LastInsertId()
+			},
+			commit: func() error { return nil },
+			end:    func() {},
+		}
+	}
+	return p
+}
+
+func testOrderProtocolOfSinks(t *testing.T, p orderedSinksPlace) {
+	t.Helper()
 	rapid.Check(t, func(t *rapid.T) {
-		w := &orderedSinks{database: d, buffers: buffers}
+		w := &orderedSinks{orderedSinksPlace: p}
 		for _, table := range []string{"outbox_events", "outbox_batches", "outbox_dead_letters"} {
 			w.exec(t, "DELETE FROM "+table)
 		}
@@ -51,11 +146,9 @@ func TestOrderProtocol_Sinks(t *testing.T) {
 				tx.end()
 			}
 		}()
-		t.Repeat(map[string]func(*rapid.T){
+		actions := map[string]func(*rapid.T){
 			"insert":          func(t *rapid.T) { w.open(t); w.commit(t, len(w.transactions)-1) },
 			"insert more":     func(t *rapid.T) { w.open(t); w.commit(t, len(w.transactions)-1) },
-			"begin":           w.begin,
-			"commit":          func(t *rapid.T) { w.commit(t, 0) },
 			"route":           w.route,
 			"route too":       w.route,
 			"cut off":         w.cutOff,
@@ -71,7 +164,11 @@ func TestOrderProtocol_Sinks(t *testing.T) {
 			"forget":          any(func(m *orderModel, t *rapid.T) { m.drop(m.holder(t)) }),
 			"lapse":           any(func(m *orderModel, t *rapid.T) { w.exec(t, m.overdue); m.takeOver(t) }),
 			"replay":          w.replay,
-		})
+		}
+		if p.several {
+			actions["begin"], actions["commit"] = w.openToo, func(t *rapid.T) { w.commit(t, 0) }
+		}
+		t.Repeat(actions)
 		w.drain(t)
 		for _, s := range w.sinks {
 			s.compare(t)
@@ -79,12 +176,9 @@ func TestOrderProtocol_Sinks(t *testing.T) {
 	})
 }
 
-const orderedOverdueSQL = "UPDATE outbox_batches SET due_at = clock_timestamp() - interval '1s'"
-
 // orderedSinks is one sequence of operations.
 type orderedSinks struct {
-	database     *database
-	buffers      []*postgres.Buffer
+	orderedSinksPlace
 	sinks        []*orderedSink
 	transactions []*application
 	clock        int64
@@ -96,28 +190,10 @@ type orderedSink struct {
 	route buffer.Route
 }
 
-func (w *orderedSinks) exec(t *rapid.T, sql string) {
-	if _, err := w.database.app.Exec(t.Context(), sql); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func (w *orderedSinks) ids(t *rapid.T, sql string) []int64 {
-	rows, err := w.database.app.Query(t.Context(), sql)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ids, err := pgx.CollectRows(rows, pgx.RowTo[int64])
-	if err != nil {
-		t.Fatal(err)
-	}
-	return ids
-}
-
 func (w *orderedSinks) sink(t *rapid.T, r buffer.Route) *orderedSink {
 	m := &orderModel{
 		orderedPlace: orderedPlace{
-			exec: w.exec, overdue: orderedOverdueSQL,
+			exec: w.exec, overdue: w.overdue,
 			dead: func(t *rapid.T) []int64 {
 				return w.ids(t, "SELECT event_id FROM outbox_dead_letters WHERE sink = '"+r.Sink+"'")
 			},
@@ -137,7 +213,7 @@ func (w *orderedSinks) tick() int64 {
 	return w.clock
 }
 
-func (w *orderedSinks) begin(t *rapid.T) {
+func (w *orderedSinks) openToo(t *rapid.T) {
 	if len(w.transactions) == 2 {
 		t.Skip("enough transactions are open")
 	}
@@ -146,27 +222,19 @@ func (w *orderedSinks) begin(t *rapid.T) {
 
 // open begins a transaction that inserts a few events; the key "" stands for NULL.
 func (w *orderedSinks) open(t *rapid.T) {
-	tx, err := w.database.app.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	a := &application{
-		began:  w.tick(),
-		commit: func() error { return tx.Commit(t.Context()) },
-		end: func() {
-			if err := tx.Rollback(context.Background()); err != nil && !errors.Is(err, pgx.ErrTxClosed) {
-				t.Error(err)
-			}
-		},
-	}
+	tx := w.begin(t)
+	a := &tx
+	a.began = w.tick()
 	w.transactions = append(w.transactions, a)
 	for range rapid.IntRange(1, 4).Draw(t, "events") {
 		topic, key := rapid.SampledFrom(topics).Draw(t, "topic"), rapid.SampledFrom(someKeys).Draw(t, "key")
 		poison := rapid.IntRange(0, 7).Draw(t, "poison") == 0
-		var id int64
-		if err := tx.QueryRow(t.Context(), "INSERT INTO outbox_events (topic, key, payload) VALUES ($1, nullif($2, ''), '{}') RETURNING id", topic, key).Scan(&id); err != nil {
-			t.Fatal(err)
+		var named *string
+		if key != "" {
+			named = &key
 		}
+		id, err := a.insert(topic, named)
+		testkit.NoError(t, err)
 		a.ids = append(a.ids, id)
 		for _, s := range w.sinks {
 			if len(s.route.Match) > 0 && !slices.Contains(s.route.Match, topic) {
@@ -256,7 +324,7 @@ func (w *orderedSinks) drain(t *rapid.T) {
 		late = append(late, s.holders)
 	}
 	for range 1000 {
-		w.exec(t, orderedOverdueSQL)
+		w.exec(t, w.overdue)
 		routed, err := w.buffers[0].Route(t.Context(), 1000, time.Hour, func(string) bool { return false })
 		if err == nil && routed == nil {
 			routed, err = w.buffers[0].RouteDue(t.Context(), time.Hour)
