@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"path"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -126,7 +127,24 @@ func TestRouter_SQLite(t *testing.T) {
 // TestRouter_Order: two processes keep the order of keys at two sinks, one of which is away at first and does not hold back the other.
 func TestRouter_Order(t *testing.T) {
 	t.Parallel()
-	d := newDatabase(t)
+	t.Run("postgres", func(t *testing.T) {
+		t.Parallel()
+		d := newDatabase(t)
+		testRouterOrder(t, d.source(), func(owner string, routes []buffer.Route) (routedBuffer, error) {
+			return postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: owner, Connections: 24, Sinks: routes})
+		})
+	})
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		f := newFile(t)
+		testRouterOrder(t, f.source(), func(owner string, routes []buffer.Route) (routedBuffer, error) {
+			return sqlite.Open(sqlite.Config{URL: f.url, Pipeline: "orders", Owner: owner, Sinks: routes})
+		})
+	})
+}
+
+func testRouterOrder(t *testing.T, from source, open func(owner string, routes []buffer.Route) (routedBuffer, error)) {
+	t.Helper()
 	toRedis, api := redisAt(t, testserver.SharedRedis(t)), newReceiver(t)
 	api.keys = map[string]bool{}
 	toAPI := httpAt(t, api)
@@ -140,18 +158,18 @@ func TestRouter_Order(t *testing.T) {
 	})
 	routes := []buffer.Route{{Sink: "redis", BatchSize: 20, Ordered: true}, {Sink: "api", BatchSize: 10, Ordered: true}}
 	for i := range 2 {
-		b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: fmt.Sprint("relay-", i), Connections: 24, Sinks: routes})
+		b, err := open(fmt.Sprint("relay-", i), routes)
 		testkit.NoError(t, err)
 		startRouted(t, b, map[string]sink.Sink{"redis": flakySink(toRedis), "api": toAPI}, routes...)
 	}
-	topic := "in-order"
+	topic := "in-order-" + path.Base(t.Name())
 	all := keys{of: map[int64]string{}}
 	var group errgroup.Group
 	for application := range 3 {
 		group.Go(func() error {
 			for transaction := range 30 {
 				of := someKeysOf(application, transaction)
-				ids, err := d.insertKeyed(t.Context(), topic, of, true)
+				ids, err := from.insert(t.Context(), topic, of, true)
 				if err != nil {
 					return err
 				}
@@ -164,7 +182,7 @@ func TestRouter_Order(t *testing.T) {
 	toRedis.expectArrivals(t, topic, len(all.ids()))
 	testkit.Equal(t, "events at the API while it is away", toAPI.count(t, topic), 0)
 	away.Store(false)
-	d.expectDrained(t)
+	from.drained(t)
 	for _, to := range []destination{toRedis, toAPI} {
 		expectOnce(t, to.arrived(t, topic), all.ids())
 		all.expectOrder(t, to.arrived(t, topic))

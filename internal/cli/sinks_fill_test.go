@@ -18,7 +18,12 @@ func fillConfig(db *database, sinks ...string) string {
 // away, and those that are inserted meanwhile. The other sink gets each of them once, too.
 func TestKill9_SinksFill(t *testing.T) {
 	t.Parallel()
-	first, late, db := redisStream(t), redisStream(t), newDatabase(t)
+	forEachDatabase(t, testKill9SinksFill)
+}
+
+func testKill9SinksFill(t *testing.T, db *database) {
+	t.Helper()
+	first, late := redisStream(t), redisStream(t)
 	redis, api, added := fmt.Sprintf("{name: redis, url: %q}", first.url), "{name: api, url: 'http://127.0.0.1:9/batch'}", fmt.Sprintf("{name: late, url: %q}", late.url)
 	archived, old := write(t, fillConfig(db, redis)), write(t, fillConfig(db, redis, api))
 	path := write(t, fillConfig(db, redis, api, added))
@@ -91,7 +96,12 @@ func TestKill9_SinksFill(t *testing.T) {
 // The command counts first, names what is wrong, and changes nothing with --dry-run.
 func TestSinksFill(t *testing.T) {
 	t.Parallel()
-	first, db := redisStream(t), newDatabase(t)
+	forEachDatabase(t, testSinksFill)
+}
+
+func testSinksFill(t *testing.T, db *database) {
+	t.Helper()
+	first := redisStream(t)
 	redis := fmt.Sprintf("{name: redis, url: %q}", first.url)
 	old, path := write(t, fillConfig(db, redis)), write(t, fillConfig(db, redis, "{name: api, url: 'http://127.0.0.1:9/batch', match: [orders]}"))
 	do(t, nil, "migrate", "-c", old)

@@ -210,7 +210,7 @@ var sqliteSinkMutants = []mutant{
 		file: "outbox/sqlite/fill.go",
 		old:  "UPDATE outbox_batches SET claim_id = group_id, members = ?2 WHERE",
 		new:  "UPDATE outbox_batches SET claim_id = NULL, members = ?2 WHERE",
-		pkg:  "./outbox/sqlite", test: "TestSinks$/fill/each_event_once",
+		pkg:  "./outbox/sqlite", test: "TestSinks$/fill/parts_of_a_batch",
 	},
 	{
 		name: "a route on SQLite adds to a batch of before the sink was added",

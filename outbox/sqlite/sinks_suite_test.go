@@ -2,11 +2,8 @@ package sqlite_test
 
 import (
 	"database/sql"
-	"errors"
 	"testing"
-	"time"
 
-	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/sqlite"
@@ -34,17 +31,4 @@ func TestSinks(t *testing.T) {
 			},
 		}
 	}})
-}
-
-// TestFillSink_Refused: custom tables and sinks that keep order.
-func TestFillSink_Refused(t *testing.T) {
-	t.Parallel()
-	ordered := openSinks(t, newSinksDB(t, buffer.ClaimAuto), "ordered", buffer.ClaimAuto, buffer.Route{Sink: "all", BatchSize: 1, Ordered: true})
-	custom := openSinks(t, newSinksDB(t, "TEXT"), "custom", buffer.ClaimStamp, buffer.Route{Sink: "all", BatchSize: 1})
-	for _, b := range []*sqlite.Buffer{ordered, custom} {
-		testkit.NoError(t, b.RegisterSinks(t.Context()))
-		if _, err := b.FillSink(t.Context(), "all", time.Time{}, true, nil); !errors.Is(err, errors.ErrUnsupported) {
-			t.Errorf("unexpected error: %v", err)
-		}
-	}
 }
