@@ -27,9 +27,6 @@ import (
 var _ buffer.SinkFiller = (*Buffer)(nil)
 
 const (
-	presentNoSQL = `
-SELECT routes_no FROM outbox_buffers WHERE buffer = ?1`
-
 	// The claims whose batches lack the sink, the oldest events first; a batch that shares no event is one by itself. A replayed batch has no routes_no: it
 	// belongs to the sink that it was replayed to. One that is only to be deleted was delivered everywhere.
 	fillClaimsSQL = `
@@ -164,7 +161,7 @@ func (f *fill) to(ctx context.Context, tx transaction) (*filling, error) {
 		if to.topics, err = buffer.ParsePatterns(s.Match); err != nil {
 			return nil, fmt.Errorf("table outbox_sinks: sink %s: %w", s.Sink, err)
 		}
-		return to, tx.row(ctx, presentNoSQL, f.b.config.Table).Scan(&to.no)
+		return to, tx.row(ctx, routesNoSQL, f.b.config.Table).Scan(&to.no)
 	}
 	return nil, missing
 }
