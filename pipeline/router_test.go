@@ -130,20 +130,21 @@ func TestRouter_Order(t *testing.T) {
 	t.Run("postgres", func(t *testing.T) {
 		t.Parallel()
 		d := newDatabase(t)
-		testRouterOrder(t, d.source(), func(owner string, routes []buffer.Route) (routedBuffer, error) {
+		testRouterOrder(t, d.source(), 30, func(owner string, routes []buffer.Route) (routedBuffer, error) {
 			return postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: owner, Connections: 24, Sinks: routes})
 		})
 	})
 	t.Run("sqlite", func(t *testing.T) {
 		t.Parallel()
 		f := newFile(t)
-		testRouterOrder(t, f.source(), func(owner string, routes []buffer.Route) (routedBuffer, error) {
+		testRouterOrder(t, f.source(), 10, func(owner string, routes []buffer.Route) (routedBuffer, error) {
 			return sqlite.Open(sqlite.Config{URL: f.url, Pipeline: "orders", Owner: owner, Sinks: routes})
 		})
 	})
 }
 
-func testRouterOrder(t *testing.T, from source, open func(owner string, routes []buffer.Route) (routedBuffer, error)) {
+// testRouterOrder inserts so many transactions from each of three applications.
+func testRouterOrder(t *testing.T, from source, transactions int, open func(owner string, routes []buffer.Route) (routedBuffer, error)) {
 	t.Helper()
 	toRedis, api := redisAt(t, testserver.SharedRedis(t)), newReceiver(t)
 	api.keys = map[string]bool{}
@@ -167,7 +168,7 @@ func testRouterOrder(t *testing.T, from source, open func(owner string, routes [
 	var group errgroup.Group
 	for application := range 3 {
 		group.Go(func() error {
-			for transaction := range 30 {
+			for transaction := range transactions {
 				of := someKeysOf(application, transaction)
 				ids, err := from.insert(t.Context(), topic, of, true)
 				if err != nil {
