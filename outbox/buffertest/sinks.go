@@ -26,8 +26,9 @@ type SinksHarness struct {
 
 // SinksFixture is a database with a buffer table.
 type SinksFixture struct {
-	// Buffer opens the buffer of another process, with its archive; without routes it has a single sink.
-	Buffer func(t *testing.T, claim buffer.ClaimMode, routes ...buffer.Route) RoutedBuffer
+	// Buffer opens the buffer of another process, with its archive; without routes it has a single sink. Events that no sink takes are kept; with
+	// Strict they become dead letters.
+	Buffer, Strict func(t *testing.T, claim buffer.ClaimMode, routes ...buffer.Route) RoutedBuffer
 	// Single opens it for a single sink, which keeps order by key or none.
 	Single func(t *testing.T, claim buffer.ClaimMode, ordered bool) buffer.Buffer
 	// Exec runs one statement that every database understands.

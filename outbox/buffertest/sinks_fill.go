@@ -337,14 +337,21 @@ func fillUnknown(t *testing.T, p *sinksCase) {
 // sends it.
 func fillDeadLetters(t *testing.T, p *sinksCase) {
 	crm := buffer.Route{Sink: "crm", Match: []string{"a.*"}, BatchSize: 10}
-	b := p.open(t, crm)
+	open := func(routes ...buffer.Route) RoutedBuffer {
+		t.Helper()
+		b := p.Strict(t, p.mode, routes...)
+		ok(t, "RegisterSinks", b.RegisterSinks(t.Context()))
+		return b
+	}
+	b := open(crm)
 	p.topics(t, "x.1", "a.1", "x.2")
 	routeTo(t, b, "[crm]")
 	expectDrained(t, b, "crm", "a.1")
+	p.due(t, "sink = '*'")
 	_, err := b.RouteDue(t.Context(), time.Hour) // deletes what no sink took
 	ok(t, "RouteDue", err)
 	equal(t, "archived events", p.count(t, "outbox_archive"), int64(3))
-	b = p.open(t, crm, buffer.Route{Sink: "new", Match: []string{"#"}, BatchSize: 10})
+	b = open(crm, buffer.Route{Sink: "new", Match: []string{"#"}, BatchSize: 10})
 	expectFilled(t, b, "new", time.Time{}, buffer.Filled{Archived: 1})
 	expectDrained(t, b, "new", "a.1")
 	replayed, err := b.Replay(t.Context(), buffer.DeadFilter{Topic: "x.1"}, 10)

@@ -26,6 +26,9 @@ func TestSinks(t *testing.T) {
 			Buffer: func(t *testing.T, claim buffer.ClaimMode, routes ...buffer.Route) buffertest.RoutedBuffer {
 				return open(t, postgres.Config{Claim: claim, Sinks: routes, Unmatched: buffer.UnmatchedKeep})
 			},
+			Strict: func(t *testing.T, claim buffer.ClaimMode, routes ...buffer.Route) buffertest.RoutedBuffer {
+				return open(t, postgres.Config{Claim: claim, Sinks: routes})
+			},
 			Single: func(t *testing.T, claim buffer.ClaimMode, ordered bool) buffer.Buffer {
 				return open(t, postgres.Config{Claim: claim, Ordered: ordered})
 			},

@@ -57,7 +57,8 @@ UPDATE outbox_batches SET claim_id = group_id, members = ?2 WHERE group_id = ?1 
 UPDATE outbox_batches SET routes_no = ?2
 WHERE claim_id = ?1 AND routes_no IS NOT NULL AND (SELECT count(*) FROM json_each(?3) WHERE value <= routes_no) % 2 = 0`
 
-	// A page of the archive, by its primary key. What a pipeline with a single sink has archived has no routes_no.
+	// A page of the archive, by its primary key. What a pipeline with a single sink has archived has no routes_no. An event with an open dead
+	// letter that no sink took is archived, too, and a replay of it is matched against all sinks.
 	fillPageSQL = `
 SELECT rowid, id, group_id, topic, created_at,
        created_at >= ?4 AND CASE WHEN routes_no IS NULL THEN coalesce(archived_at < ?6, FALSE) ELSE (SELECT count(*) FROM json_each(?5) WHERE value <= routes_no) % 2 = 0 END
@@ -65,6 +66,7 @@ SELECT rowid, id, group_id, topic, created_at,
            SELECT 1 FROM outbox_archive AS o
            WHERE o.id = p.id AND o.created_at = p.created_at AND (SELECT count(*) FROM json_each(?5) WHERE value <= o.routes_no) % 2 = 1)
          AND NOT EXISTS (SELECT 1 FROM outbox_events AS e WHERE e.id = p.id)
+         AND NOT EXISTS (SELECT 1 FROM outbox_dead_letters AS d WHERE d.pipeline = ?7 AND d.event_id = p.id AND d.closed_at IS NULL AND d.sink IN ('*', 'default'))
 FROM outbox_archive AS p
 WHERE (id, group_id) > (?1, ?2) ORDER BY id, group_id LIMIT ?3`
 
@@ -333,7 +335,7 @@ func (f *fill) archived(ctx context.Context) error {
 			chosen []fillEvent
 		)
 		err := f.within(ctx, "filling sink "+f.sink+" from the archive", func(tx transaction, to *filling) error {
-			found, err := tx.rows(ctx, fillPageSQL, id, group, fillPage, f.since, to.routed.json(), to.archivedBefore())
+			found, err := tx.rows(ctx, fillPageSQL, id, group, fillPage, f.since, to.routed.json(), to.archivedBefore(), f.b.config.Pipeline)
 			page, err := db.All(found, err, func(found *sql.Rows, e *fillEvent) error {
 				lacks := false
 				if err := found.Scan(&e.row, &e.id, &group, &e.topic, &e.createdAt, &lacks); err != nil {

@@ -18,7 +18,7 @@ WHERE buffer = ?1 AND sink = '*' AND due_at < ` + never + ` AND seq IS NOT NULL
 ORDER BY seq, first_id`
 
 	turnsSQL = `
-SELECT group_id, seq, first_id, lanes, state = 'delivered', state = 'waiting', due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ` + suspectSQL + `,
+SELECT group_id, seq, first_id, lanes, state = 'delivered', state = 'waiting', due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), due_at, ` + suspectSQL + `,
        state = 'waiting' AND lease_no = 0 AND origins = '[]' AND claim_id IS NOT NULL AND members IS NOT NULL, events
 FROM outbox_batches
 WHERE buffer = ?1 AND sink = ?2 AND seq IS NOT NULL
@@ -39,6 +39,7 @@ type turn struct {
 	lanes              laneSet
 	delivered, waiting bool
 	due, suspect       bool
+	dueAt              string
 	unsent             bool
 	events             int64
 	// taken are those of its lanes that an earlier batch has. ready: it waits for no other.
@@ -84,7 +85,7 @@ func (l ledger) turns(ctx context.Context, tx transaction, look func(t *turn) (f
 			t     turn
 			lanes sql.NullString
 		)
-		if err := rows.Scan(&t.group, &t.seq, &t.first, &lanes, &t.delivered, &t.waiting, &t.due, &t.suspect, &t.unsent, &t.events); err != nil {
+		if err := rows.Scan(&t.group, &t.seq, &t.first, &lanes, &t.delivered, &t.waiting, &t.due, &t.dueAt, &t.suspect, &t.unsent, &t.events); err != nil {
 			return err
 		}
 		if events >= farEvents || looked && (batches >= nearBatches || events >= nearEvents) {
@@ -112,14 +113,15 @@ func (l ledger) turns(ctx context.Context, tx transaction, look func(t *turn) (f
 	return errors.Join(rows.Err(), rows.Close())
 }
 
-// nextTurn returns the first batch that is due and waits for no other, after it has left it the free lanes; errNothing if there is none.
+// nextTurn returns the batch that has been due longest of those that wait for no other, after it has left it the free lanes; errNothing if there is
+// none. A bad batch, which is due again and again, does not keep the others from being tried.
 func (l ledger) nextTurn(ctx context.Context, tx transaction, due buffer.Due) (group string, err error) {
 	var next *turn
 	err = l.turns(ctx, tx, func(t *turn) (found, goOn bool) {
-		if t.ready && t.due && t.suspect == (due == buffer.DueSuspect) {
+		if found = t.ready && t.due && t.suspect == (due == buffer.DueSuspect); found && (next == nil || t.dueAt < next.dueAt) {
 			next = t
 		}
-		return false, next == nil
+		return found, true
 	})
 	switch {
 	case err != nil:
