@@ -217,7 +217,7 @@ func (o *changeRequest) filter() (f buffer.DeadFilter, err error) {
 }
 
 // changeDead serves POST /api/dead/replay and /api/dead/discard.
-func (s *Server) changeDead(act func(DeadLetters) Action) http.HandlerFunc {
+func (s *Server) changeDead(act Action) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
 		var o changeRequest
 		if code, err := readRequest(w, r, &o); err != nil {
@@ -248,7 +248,7 @@ func (s *Server) changeDead(act func(DeadLetters) Action) http.HandlerFunc {
 				return
 			}
 		}
-		changed, err := p.Change(ctx, act(p.DeadLetters), f, o.DryRun, nil)
+		changed, err := p.Change(ctx, act, f, o.DryRun, nil)
 		changed.Pipeline = p.Name
 		if err != nil {
 			// The response says what was done; repeating the request continues.

@@ -180,11 +180,11 @@ func TestChangeDead(t *testing.T) {
 		path, body, answer, open string
 		events                   int
 	}{
-		{"discard", `{"pipeline": "a", "ids": ["1", "2", "99"]}`, `{"pipeline":"a","changed":2,"unnotified":0,"skipped":0,"dry_run":false}`, "3 4 5 6 7 8 9", 0},
-		{"replay", `{"pipeline": "a", "ids": "all", "dry_run": true}`, `{"pipeline":"a","changed":7,"unnotified":0,"skipped":0,"dry_run":true}`, "3 4 5 6 7 8 9", 0},
-		{"replay", `{"pipeline": "a", "ids": "all", "topic": "topic0", "error": "refused", "older_than": "1h", "newer_than": "3h"}`, `{"pipeline":"a","changed":3,"unnotified":0,"skipped":0,"dry_run":false}`, "3 5 7 9", 3},
-		{"replay", `{"pipeline": "a", "ids": "all", "newer_than": "1h"}`, `{"pipeline":"a","changed":0,"unnotified":0,"skipped":0,"dry_run":false}`, "3 5 7 9", 3},
-		{"replay", `{"pipeline": "a", "ids": ["3", "5", "7"]}`, `{"pipeline":"a","changed":3,"unnotified":0,"skipped":0,"dry_run":false}`, "9", 6},
+		{"discard", `{"pipeline": "a", "ids": ["1", "2", "99"]}`, `{"pipeline":"a","changed":2,"unnotified":0,"skipped":0,"closed_meanwhile":0,"dry_run":false}`, "3 4 5 6 7 8 9", 0},
+		{"replay", `{"pipeline": "a", "ids": "all", "dry_run": true}`, `{"pipeline":"a","changed":7,"unnotified":0,"skipped":0,"closed_meanwhile":0,"dry_run":true}`, "3 4 5 6 7 8 9", 0},
+		{"replay", `{"pipeline": "a", "ids": "all", "topic": "topic0", "error": "refused", "older_than": "1h", "newer_than": "3h"}`, `{"pipeline":"a","changed":3,"unnotified":0,"skipped":0,"closed_meanwhile":0,"dry_run":false}`, "3 5 7 9", 3},
+		{"replay", `{"pipeline": "a", "ids": "all", "newer_than": "1h"}`, `{"pipeline":"a","changed":0,"unnotified":0,"skipped":0,"closed_meanwhile":0,"dry_run":false}`, "3 5 7 9", 3},
+		{"replay", `{"pipeline": "a", "ids": ["3", "5", "7"]}`, `{"pipeline":"a","changed":3,"unnotified":0,"skipped":0,"closed_meanwhile":0,"dry_run":false}`, "9", 6},
 	} {
 		w := post(t, s, "/api/dead/"+c.path, c.body)
 		var compact strings.Builder

@@ -58,12 +58,19 @@ func NoSinkError(name string, all ...DeadLetters) error {
 type DeadLetterStore interface {
 	ListDead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]buffer.DeadEvent, error)
 	CountDead(ctx context.Context, f buffer.DeadFilter) (buffer.DeadCount, error)
+	CountDropped(ctx context.Context, f buffer.DeadFilter) ([]buffer.DroppedLetters, error)
 	Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
 	Discard(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
 }
 
-// Action closes dead letters: Replay or Discard of a [DeadLetterStore].
-type Action func(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
+// Action is how dead letters are closed.
+type Action string
+
+// Replay puts the events back into the buffer, Discard gives them up.
+const (
+	Replay  Action = "replay"
+	Discard Action = "discard"
+)
 
 // Changed is the result of an [Action], as commands and POST /api/dead report it.
 type Changed struct {
@@ -72,9 +79,13 @@ type Changed struct {
 	Changed int64 `json:"changed"`
 	// Unnotified ones were skipped because the dead-letter hook was not notified yet.
 	Unnotified int64 `json:"unnotified"`
-	// Skipped ones have an id that is in the buffer, or were closed meanwhile.
+	// Skipped ones have an id that is in the buffer, or a row that the table refuses, or were closed meanwhile.
 	Skipped int64 `json:"skipped"`
-	DryRun  bool  `json:"dry_run"`
+	// ClosedMeanwhile are those of the skipped ones that another command has closed.
+	ClosedMeanwhile int64 `json:"closed_meanwhile"`
+	// Dropped are those that a replay skipped, or would skip, because their sink is dropped. They are not in Skipped.
+	Dropped []buffer.DroppedLetters `json:"dropped,omitempty"`
+	DryRun  bool                    `json:"dry_run"`
 }
 
 // Change applies an action to all open dead letters that match, in several transactions. It calls progress,
@@ -82,18 +93,21 @@ type Changed struct {
 func (d DeadLetters) Change(ctx context.Context, act Action, f buffer.DeadFilter, dryRun bool, progress func(done, total int64)) (Changed, error) {
 	c := Changed{DryRun: dryRun}
 	f = d.closable(f)
-	total, unnotified, err := d.CountClosable(ctx, f)
+	total, dropped, err := d.countFor(ctx, act, f, &c)
 	if err != nil {
 		return c, err
 	}
-	c.Unnotified = unnotified
 	if dryRun {
 		c.Changed = total
 		return c, nil
 	}
+	change := d.Store.Discard
+	if act == Replay {
+		change = d.Store.Replay
+	}
 	// total excludes events that die meanwhile.
 	for c.Changed < total {
-		n, err := act(ctx, f, int(min(int64(d.BatchSize), total-c.Changed)))
+		n, err := change(ctx, f, int(min(int64(d.BatchSize), total-c.Changed)))
 		c.Changed += int64(n)
 		if err != nil {
 			return c, err
@@ -105,8 +119,34 @@ func (d DeadLetters) Change(ctx context.Context, act Action, f buffer.DeadFilter
 			progress(c.Changed, total)
 		}
 	}
-	c.Skipped = total - c.Changed
+	if c.Skipped = total - c.Changed; c.Skipped > 0 {
+		open, _, err := d.CountClosable(ctx, f)
+		if err != nil {
+			return c, err
+		}
+		c.ClosedMeanwhile = max(0, c.Skipped-max(0, open-dropped))
+	}
 	return c, nil
+}
+
+// countFor returns how many dead letters an action may close, and how many it leaves because their sink is dropped. It completes c.
+func (d DeadLetters) countFor(ctx context.Context, act Action, f buffer.DeadFilter, c *Changed) (total, dropped int64, err error) {
+	if total, c.Unnotified, err = d.CountClosable(ctx, f); err != nil || act != Replay {
+		return total, 0, err
+	}
+	if c.Dropped, err = d.Store.CountDropped(ctx, f); err != nil {
+		return 0, 0, err
+	}
+	for _, of := range c.Dropped {
+		dropped += of.Letters
+	}
+	return max(0, total-dropped), dropped, nil
+}
+
+// CountFor counts the open dead letters that match and that an action would close.
+func (d DeadLetters) CountFor(ctx context.Context, act Action, f buffer.DeadFilter) (int64, error) {
+	total, _, err := d.countFor(ctx, act, d.closable(f), new(Changed))
+	return total, err
 }
 
 // Notifies reports whether a hook is to be notified of the dead letters of a sink.

@@ -108,8 +108,8 @@ func (s *Server) Handler() http.Handler {
 	}))
 	mux.Handle("GET /api/status", s.protected(s.status))
 	mux.Handle("GET /api/dead", s.protected(s.listDead))
-	mux.Handle("POST /api/dead/replay", s.protectedChange(s.changeDead(func(d DeadLetters) Action { return d.Store.Replay })))
-	mux.Handle("POST /api/dead/discard", s.protectedChange(s.changeDead(func(d DeadLetters) Action { return d.Store.Discard })))
+	mux.Handle("POST /api/dead/replay", s.protectedChange(s.changeDead(Replay)))
+	mux.Handle("POST /api/dead/discard", s.protectedChange(s.changeDead(Discard)))
 	mux.Handle("GET /{$}", s.protected(s.page))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()

@@ -11,7 +11,7 @@ import (
 // SinkReport is the status of one of several sinks.
 type SinkReport struct {
 	Name string `json:"name"`
-	// State says in words what the sink does: no relay, idle, sending, due, retries in 2m 3s, deleting, not in the configuration. That of [buffer.Unrouted]
+	// State says in words what the sink does: no relay, idle, sending, due, retries in 2m 3s, deleting, dropped, not in the configuration. That of [buffer.Unrouted]
 	// is not routed yet, kept until a sink takes them, or no sink takes them.
 	State string `json:"state"`
 	// Pending events are those that the sink does not have.
@@ -59,6 +59,8 @@ func sinkState(s *buffer.SinkStatus, configured bool, relays []buffer.Relay) str
 		return "kept until a sink takes them"
 	case s.Name == buffer.Unrouted:
 		return "not routed yet"
+	case s.Dropped:
+		return "dropped"
 	case !configured:
 		return "not in the configuration"
 	}

@@ -183,7 +183,7 @@ func TestSinkState(t *testing.T) {
 	t.Parallel()
 	for want, s := range map[string]buffer.SinkStatus{
 		"idle": {}, "sending": {Leased: 1, Waiting: 1, Due: 1}, "due": {Waiting: 2, Due: 1}, "retries in 1.5s": {Waiting: 1, Next: 1500 * time.Millisecond},
-		"deleting": {Delivered: 1, Due: 1}, "not routed yet": {Name: "*", Pending: 1, Dead: 1}, "no sink takes them": {Name: "*", Dead: 1},
+		"dropped": {Waiting: 1, Dropped: true}, "deleting": {Delivered: 1, Due: 1}, "not routed yet": {Name: "*", Pending: 1, Dead: 1}, "no sink takes them": {Name: "*", Dead: 1},
 		"kept until a sink takes them": {Name: "*", Pending: 1, Waiting: 1},
 	} {
 		if got := sinkState(&s, true, []buffer.Relay{{}}); got != want {

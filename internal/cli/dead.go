@@ -185,11 +185,11 @@ func (l *deadLetters) each(ctx context.Context, visit func(*buffer.DeadEvent) (m
 	return nil
 }
 
-// countClosable counts the matches that may be closed.
-func (l *deadLetters) countClosable(ctx context.Context) (int64, error) {
+// countFor counts the matches that an action would close.
+func (l *deadLetters) countFor(ctx context.Context, act admin.Action) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
-	n, _, err := l.CountClosable(ctx, l.filter)
+	n, err := l.CountFor(ctx, act, l.filter)
 	if err != nil {
 		err = fmt.Errorf("%s: %w", l.pipeline, err)
 	}

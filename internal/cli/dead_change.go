@@ -20,12 +20,12 @@ import (
 // change is replay or discard.
 type change struct {
 	verb, done string
-	action     func(admin.DeadLetters) admin.Action
+	action     admin.Action
 }
 
 var (
-	replay  = change{"replay", "replayed", func(d admin.DeadLetters) admin.Action { return d.Store.Replay }}
-	discard = change{"discard", "discarded", func(d admin.DeadLetters) admin.Action { return d.Store.Discard }}
+	replay  = change{"replay", "replayed", admin.Replay}
+	discard = change{"discard", "discarded", admin.Discard}
 )
 
 func (a *app) deadReplayCommand() *cobra.Command {
@@ -83,7 +83,7 @@ func (a *app) change(ctx context.Context, what change, all []deadLetters, f *dea
 	results := []admin.Changed{}
 	for _, l := range all {
 		bar := newProgress(a.stderr, what.verb+" "+l.pipeline)
-		changed, err := l.Change(ctx, what.action(l.DeadLetters), l.filter, f.dryRun, bar.set)
+		changed, err := l.Change(ctx, what.action, l.filter, f.dryRun, bar.set)
 		bar.end()
 		changed.Pipeline = l.pipeline
 		results = append(results, changed)
@@ -98,7 +98,7 @@ func (a *app) change(ctx context.Context, what change, all []deadLetters, f *dea
 	} else if err := a.printChanged(what, results); err != nil {
 		return err
 	}
-	return a.reportUnchanged(ctx, all, before, f.dryRun)
+	return a.reportUnchanged(ctx, all, before, results, f.dryRun)
 }
 
 func (a *app) printChanged(what change, results []admin.Changed) error {
@@ -110,8 +110,17 @@ func (a *app) printChanged(what change, results []admin.Changed) error {
 		if r.Unnotified > 0 {
 			text += fmt.Sprintf("; skipped %s: the dead-letter hook was not notified yet", admin.Count(r.Unnotified))
 		}
-		if r.Skipped > 0 {
-			text += fmt.Sprintf("; skipped %s: already in the buffer, closed meanwhile, or of a dropped sink", admin.Count(r.Skipped))
+		if n := r.Skipped - r.ClosedMeanwhile; n > 0 {
+			text += fmt.Sprintf("; skipped %s: already in the buffer, or refused by the table", admin.Count(n))
+		}
+		if r.ClosedMeanwhile > 0 {
+			text += fmt.Sprintf("; skipped %s: closed meanwhile", admin.Count(r.ClosedMeanwhile))
+		}
+		for _, of := range r.Dropped {
+			text += fmt.Sprintf("; skipped %s: sink %s is dropped", admin.Count(of.Letters), of.Sink)
+			if of.Registered {
+				text += fmt.Sprintf(" > relay sinks restore %s -c %s", of.Sink, a.config)
+			}
 		}
 		if _, err := io.WriteString(a.stdout, text+"\n"); err != nil {
 			return err
@@ -130,7 +139,7 @@ func (a *app) confirm(ctx context.Context, what change, all []deadLetters) error
 	var n int64
 	var names []string
 	for _, l := range all {
-		some, err := l.countClosable(ctx)
+		some, err := l.countFor(ctx, what.action)
 		if err != nil {
 			return err
 		}
@@ -186,13 +195,13 @@ func openByID(ctx context.Context, all []deadLetters) (map[deadLetterKey]bool, e
 }
 
 // reportUnchanged prints why events selected with --id were not changed.
-func (a *app) reportUnchanged(ctx context.Context, all []deadLetters, before map[deadLetterKey]bool, dryRun bool) error {
+func (a *app) reportUnchanged(ctx context.Context, all []deadLetters, before map[deadLetterKey]bool, results []admin.Changed, dryRun bool) error {
 	ids := filterIDs(all[0].filter)
 	if len(ids) == 0 {
 		return nil
 	}
 	why, changed := map[string]string{}, map[string]bool{}
-	for _, l := range all {
+	for i, l := range all {
 		l.filter.Closed = true
 		if err := l.each(ctx, func(e *buffer.DeadEvent) (bool, error) {
 			id := e.Identity()
@@ -206,13 +215,12 @@ func (a *app) reportUnchanged(ctx context.Context, all []deadLetters, before map
 				}
 			case l.Notifies(e.Sink) && e.NotifiedAt.IsZero():
 				why[id] = "the dead-letter hook was not notified yet"
+			case slices.ContainsFunc(results[i].Dropped, func(of buffer.DroppedLetters) bool { return of.Sink == e.Sink }):
+				why[id] = "sink " + e.Sink + " is dropped"
 			case dryRun:
 				changed[id] = true
 			default:
 				why[id] = "its id is already in the buffer"
-				if e.Sink != "" && e.Sink != "*" {
-					why[id] += ", or sink " + e.Sink + " is dropped"
-				}
 			}
 			return true, nil
 		}); err != nil {

@@ -115,11 +115,29 @@ ended stays ended.`,
 		if err := r.RestoreSink(ctx, s.Name); err != nil {
 			return fmt.Errorf("%s: %w", r.pipeline.Name, err)
 		}
-		_, err := fmt.Fprintf(a.stdout, "%s: restored sink %s\n", r.pipeline.Name, s.Name)
-		return err
+		if _, err := fmt.Fprintf(a.stdout, "%s: restored sink %s\n", r.pipeline.Name, s.Name); err != nil {
+			return err
+		}
+		return a.reportReplayable(ctx, r, s.Name)
 	})
 	c.Flags().StringVar(&pipeline, "pipeline", "", "of this pipeline")
 	return c
+}
+
+// reportReplayable says how many dead letters of a sink can be replayed.
+func (a *app) reportReplayable(ctx context.Context, r *registry, sink string) error {
+	store, ok := r.SinkRegistry.(buffer.Buffer)
+	if !ok {
+		return nil
+	}
+	n, err := deadLettersOf(r.pipeline, store).CountFor(ctx, admin.Replay, buffer.DeadFilter{Sink: sink})
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.pipeline.Name, err)
+	}
+	if n > 0 {
+		_, err = fmt.Fprintf(a.stdout, "%s: %s of %s can be replayed now > relay dead replay --sink %s -c %s\n", r.pipeline.Name, countDeadLetters(n), sink, sink, a.config)
+	}
+	return err
 }
 
 // registry is the registry of a pipeline, opened, and its sinks; those are nil for a single sink.
@@ -181,7 +199,7 @@ func (a *app) withSink(c *cobra.Command, pipeline *string, run func(context.Cont
 		if err != nil || a.failed {
 			return err
 		}
-		r, s, err := findSink(registries, name)
+		r, s, err := a.findSink(registries, name)
 		if err != nil {
 			return err
 		}
@@ -196,9 +214,11 @@ func (a *app) withSink(c *cobra.Command, pipeline *string, run func(context.Cont
 }
 
 // findSink returns the sink with a name, which one of the pipelines has.
-func findSink(registries []*registry, name string) (found *registry, s *buffer.RegisteredSink, err error) {
+func (a *app) findSink(registries []*registry, name string) (found *registry, s *buffer.RegisteredSink, err error) {
 	var known, having []string
+	configured := false
 	for _, r := range registries {
+		configured = configured || slices.Contains(sinkNames(r.pipeline), name)
 		for i := range r.sinks {
 			if !slices.Contains(known, r.sinks[i].Name) {
 				known = append(known, r.sinks[i].Name)
@@ -210,6 +230,8 @@ func findSink(registries []*registry, name string) (found *registry, s *buffer.R
 		}
 	}
 	switch {
+	case len(having) == 0 && configured:
+		return nil, nil, usage("sink %s is in %s, but no relay has registered it; start a relay with it first: relay run -c %s", name, a.config, a.config)
 	case len(known) == 0:
 		return nil, nil, usage("no sink is %q; no pipeline has several sinks, or no relay has run with them yet", name)
 	case len(having) == 0:
@@ -325,6 +347,19 @@ func sinkReports(registries []*registry) []sinkReport {
 	return reports
 }
 
+// servedText says when a relay that serves the sink was last seen. A relay notes it every SeenEvery.
+func servedText(s *buffer.RegisteredSink) string {
+	switch {
+	case s.SeenAt.IsZero():
+		return "never"
+	case s.Unseen <= buffer.SeenEvery+5*time.Second:
+		return "now"
+	case s.Served():
+		return admin.Age(s.Unseen) + " ago"
+	}
+	return s.SeenAt.UTC().Format(time.DateTime)
+}
+
 // sinksTable formats registries for people.
 func sinksTable(registries []*registry) string {
 	rows := [][]string{{"PIPELINE", "SINK", "BATCHES", "EVENTS", "SERVED", "DROPPED", "MATCH"}}
@@ -332,13 +367,7 @@ func sinksTable(registries []*registry) string {
 	for _, r := range registries {
 		for i := range r.sinks {
 			s := &r.sinks[i]
-			served, dropped, match := "never", "-", strings.Join(s.Match, " ")
-			switch {
-			case s.Served():
-				served = "now"
-			case !s.SeenAt.IsZero():
-				served = s.SeenAt.UTC().Format(time.DateTime)
-			}
+			served, dropped, match := servedText(s), "-", strings.Join(s.Match, " ")
 			if !s.DroppedAt.IsZero() {
 				dropped = s.DroppedAt.UTC().Format(time.DateTime)
 			}

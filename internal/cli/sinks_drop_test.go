@@ -8,8 +8,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/outboxrelay/relay/internal/testserver"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // withAPI is a configuration with a Redis stream and an API that is not there.
@@ -39,6 +41,7 @@ func listsAndDrops(t *testing.T, db *database) {
 	redis := redisStream(t)
 	path := write(t, withAPI(db, redis, deadAPI))
 	do(t, nil, "sinks", "list", "-c", path).want(t, 0, "no sinks are registered", "")
+	do(t, nil, "sinks", "fill", "api", "--since", "1h", "-c", path).want(t, 2, "", "sink api is in "+path+", but no relay has registered it; start a relay with it first")
 	db.insert(120)
 	r := start(t, nil, "run", "-c", path)
 	waitFor := func(what string, n int, sql string) {
@@ -81,9 +84,14 @@ func listsAndDrops(t *testing.T, db *database) {
 	waitFor("events", 1, "SELECT coalesce(sum(events), 0) FROM outbox_batches WHERE sink = 'api'")
 	do(t, nil, "sinks", "drop", "api", "--dead", "-c", path).want(t, 0, "orders: dropped sink api", "")
 	waitFor("dead letters", 1, "SELECT count(*) FROM outbox_dead_letters WHERE sink = 'api' AND closed_at IS NULL")
-	if d := do(t, nil, "dead", "replay", "--all", "-c", path); d.code != 0 || !strings.Contains(d.stdout, "or of a dropped sink") {
-		t.Errorf("replay exits with %d and prints %q", d.code, d.stdout)
-	}
+	skipped := " 0 dead letters; skipped 1: sink api is dropped > relay sinks restore api -c " + path + "\n"
+	do(t, nil, "dead", "replay", "--all", "--dry-run", "-c", path).want(t, 0, "orders: would replay"+skipped, "")
+	do(t, nil, "dead", "replay", "--all", "-c", path).want(t, 0, "orders: replayed"+skipped, "")
+	id := fmt.Sprint(db.count("SELECT event_id FROM outbox_dead_letters"))
+	do(t, nil, "dead", "replay", "--id", id, "--dry-run", "-c", path).want(t, 1, "orders: would replay"+skipped, id+": sink api is dropped")
+	do(t, nil, "sinks", "restore", "api", "-c", path).want(t, 0,
+		"orders: restored sink api\norders: 1 dead letter of api can be replayed now > relay dead replay --sink api -c "+path+"\n", "")
+	do(t, nil, "dead", "replay", "--sink", "api", "--dry-run", "-c", path).want(t, 0, "orders: would replay 1 dead letter\n", "")
 	if n := redis.count(t.Context()); n != 126 {
 		t.Errorf("%d events arrived at the other sink, want 126", n)
 	}
@@ -155,6 +163,20 @@ func takesOver(t *testing.T, db *database) {
 	stop(r)
 	if n := db.count("SELECT count(*) FROM outbox_events"); n != 1 {
 		t.Errorf("%d events are left, want the one that no sink takes", n)
+	}
+}
+
+// The list says since when no relay serves a sink: a relay notes every minute that it does.
+func TestSinks_Served(t *testing.T) {
+	t.Parallel()
+	seen := time.Date(2026, 11, 23, 22, 14, 5, 0, time.UTC)
+	for want, s := range map[string]buffer.RegisteredSink{
+		"never": {}, "now": {SeenAt: seen, Unseen: 61 * time.Second}, "1m 25s ago": {SeenAt: seen, Unseen: 85 * time.Second},
+		"2026-11-23 22:14:05": {SeenAt: seen, Unseen: 3 * time.Minute},
+	} {
+		if got := servedText(&s); got != want {
+			t.Errorf("seen %v ago is %q, want %q", s.Unseen, got, want)
+		}
 	}
 }
 

@@ -181,7 +181,7 @@ pipelines:
 		return strings.Join(all, " ")
 	}
 	for args, want := range map[string]string{
-		"--sink crm": "crm1 crm2 older6", "--sink stream": "stream3", "--sink *": "*4", "--sink old": "old5", "--sink crm --id 2,3": "crm2", "--sink crm --topic orders": "",
+		"--sink crm": "crm1 crm2 crm6", "--sink stream": "stream3", "--sink *": "*4", "--sink old": "old5", "--sink crm --id 2,3": "crm2", "--sink crm --topic orders": "",
 	} {
 		if got := ids(strings.Fields(args)...); got != want {
 			t.Errorf("%s lists %q, want %q", args, got, want)

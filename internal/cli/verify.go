@@ -106,11 +106,12 @@ type pipelineAudit struct {
 
 // sinksAudit is the part of an audit about several sinks; see buffer.Audit.
 type sinksAudit struct {
-	Split    int64 `json:"split"`
-	Doubled  int64 `json:"doubled"`
-	Unserved count `json:"unserved"`
-	Kept     count `json:"kept"`
-	Unrouted count `json:"unrouted"`
+	Split       int64 `json:"split"`
+	Doubled     int64 `json:"doubled"`
+	Unserved    count `json:"unserved"`
+	Kept        count `json:"kept"`
+	Unrouted    count `json:"unrouted"`
+	KeptDeleted int64 `json:"kept_deleted"`
 }
 
 type count struct {
@@ -167,7 +168,7 @@ func audit(ctx context.Context, p *config.Pipeline, repairing bool) (_ pipelineA
 	defer func() { err = errors.Join(err, b.Close()) }()
 	found, err := b.Audit(ctx)
 	var repaired *repair
-	if err == nil && repairing && !found.Agrees() {
+	if err == nil && repairing && (!found.Agrees() || found.KeptDeleted > 0) {
 		var r buffer.Repair
 		if r, err = b.Repair(ctx); err == nil {
 			repaired = &repair{count(r.Adopted), r.Cleared, r.Removed, r.Corrected, r.Joined}
@@ -176,7 +177,7 @@ func audit(ctx context.Context, p *config.Pipeline, repairing bool) (_ pipelineA
 	}
 	var sinks *sinksAudit
 	if p.Sinks != nil {
-		sinks = &sinksAudit{found.Split, found.Doubled, count(found.Unserved), count(found.Kept), count(found.Unrouted)}
+		sinks = &sinksAudit{found.Split, found.Doubled, count(found.Unserved), count(found.Kept), count(found.Unrouted), found.KeptDeleted}
 	}
 	return pipelineAudit{
 		Sinks: sinks, Name: p.Name, Agrees: found.Agrees(), Unclaimed: found.Unclaimed, Leased: count(found.Leased), Waiting: count(found.Waiting),
@@ -257,6 +258,9 @@ func (s *sinksAudit) describe(add func(format string, args ...any), fix string) 
 	}
 	if s.Doubled > 0 {
 		add("%s in two batches of one sink, which gets them twice", events(s.Doubled))
+	}
+	if s.KeptDeleted > 0 {
+		add("%s of kept events count events that the application has deleted (%s)", plural(s.KeptDeleted, "ledger row", "ledger rows"), fix)
 	}
 	for _, c := range []struct {
 		count

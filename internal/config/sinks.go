@@ -2,7 +2,9 @@ package config
 
 import (
 	"cmp"
+	"maps"
 	"slices"
+	"strings"
 
 	"github.com/goccy/go-yaml/ast"
 
@@ -169,20 +171,35 @@ func (s *RoutedSink) checkRetry(r *reader, p *Pipeline) {
 		short(s.Retry.Initial), short(s.Retry.Max))
 }
 
-// place is equal for two sinks that would get an event twice: the target with what else selects the consumer.
+// place is equal for two sinks whose consumers get an event twice if both take it: the target with what else selects the consumer, such as the
+// account at an API. It has secrets.
 func (s *RoutedSink) place() string {
 	target := s.target()
 	if target == "" {
 		return ""
 	}
-	return target + " " + cmp.Or(s.HTTP.Method, s.Redis.Class)
+	user := ""
+	if _, a, err := parseURL(literal(s.URL.Reveal()), sinkSchemes); err == nil && s.Driver != "redis" {
+		user = a.user
+	}
+	h := &s.HTTP
+	parts := []string{
+		target, h.Method, s.Redis.Class, user, s.NATS.Credentials.Reveal(), s.NATS.NKey.Reveal(),
+		h.Bearer.Reveal(), h.Basic.User, h.Basic.Password.Reveal(), h.OAuth2.TokenURL.Reveal(), h.OAuth2.ClientID, h.Request, h.Proxy.Reveal(),
+	}
+	for _, values := range []map[string]Secret{h.Headers, h.Secrets} {
+		for _, name := range slices.Sorted(maps.Keys(values)) {
+			parts = append(parts, name, values[name].Reveal())
+		}
+	}
+	return strings.Join(parts, "\x00")
 }
 
 func (s *RoutedSink) keys() []key { return append(s.ownKeys(), s.Sink.keys()...) }
 
 // patterns are patterns of topics.
-func patterns(into *[]string) list[string] {
-	return list[string]{"a list of patterns such as orders.* or orders.#", into, func(s *string) scalar {
+func patterns(into *[]string) someOf {
+	return someOf{list[string]{"a list of patterns such as orders.* or orders.#", into, func(s *string) scalar {
 		return scalar{what: "a pattern such as orders.* or orders.#", kind: asText, set: func(in input) error {
 			_, err := buffer.ParsePatterns([]string{in.text})
 			if err == nil {
@@ -190,7 +207,46 @@ func patterns(into *[]string) list[string] {
 			}
 			return err
 		}}
-	}}
+	}}, "at least one pattern, or no match for every topic"}
+}
+
+// someOf is a list that is not empty.
+type someOf struct {
+	list[string]
+	wants string
+}
+
+func (l someOf) read(r *reader, e entry) {
+	if sequence, ok := e.node.(*ast.SequenceNode); ok && len(sequence.Values) == 0 {
+		r.errorf(r.place(e.node), "%s is empty; expected %s", e.path, l.wants)
+		return
+	}
+	l.list.read(r, e)
+}
+
+// shareTopics reports whether a topic matches both lists of patterns.
+func shareTopics(a, b []string) bool {
+	if len(a) == 0 || len(b) == 0 {
+		return true
+	}
+	return slices.ContainsFunc(a, func(one string) bool {
+		return slices.ContainsFunc(b, func(other string) bool { return shareTopic(strings.Split(one, "."), strings.Split(other, ".")) })
+	})
+}
+
+// shareTopic reports whether a topic matches both patterns, which are valid.
+func shareTopic(a, b []string) bool {
+	rest := func(token string) bool { return token == "#" || token == ">" }
+	for len(a) > 0 && len(b) > 0 {
+		switch {
+		case rest(a[0]) || rest(b[0]):
+			return true
+		case a[0] != b[0] && a[0] != "*" && b[0] != "*":
+			return false
+		}
+		a, b = a[1:], b[1:]
+	}
+	return len(a) == len(b)
 }
 
 // checkSinks completes the sinks and checks them against each other.
@@ -211,7 +267,7 @@ func (p *Pipeline) checkSinks(r *reader, e entry, present entries) {
 		return
 	}
 	p.checkFormerNames(r)
-	names, targets := map[string]Place{}, map[string]Place{}
+	names, targets := map[string]Place{}, map[string][]*RoutedSink{}
 	for i := range p.Sinks {
 		s := &p.Sinks[i]
 		if s.BatchSize == 0 {
@@ -227,10 +283,13 @@ func (p *Pipeline) checkSinks(r *reader, e entry, present entries) {
 		}
 		names[s.Name] = s.At
 		place, target := s.place(), s.target()
-		if first, twice := targets[place]; twice && place != "" {
-			r.errorf(s.Place, "sinks.url is the target of the sink on line %d, where events would arrive twice; expected another, or one sink that matches both", first.Line)
+		for _, other := range targets[place] {
+			if place != "" && shareTopics(s.Match, other.Match) {
+				r.errorf(s.Place, "sinks.url is the target of the sink on line %d, where events would arrive twice; expected another, or patterns in match that share no topic", other.At.Line)
+				break
+			}
 		}
-		targets[place] = s.At
+		targets[place] = append(targets[place], s)
 		for _, h := range p.hooks() {
 			if target != "" && h.sink.target() == target {
 				r.errorf(h.sink.Place, "%s.url is the target of a sink, whose consumers would take dead letters for events; expected another target", h.path)

@@ -32,6 +32,10 @@ func TestSinks_DefaultsArePipelines(t *testing.T) {
 		{"crm", 100, 1, false, Retry{MaxAttempts: 20, Initial: 2 * time.Second, Max: time.Hour, Multiplier: 3}},
 		{"mail", 500, 2, false, mail},
 		{"sms", 500, 2, false, pipeline},
+		{"eu", 500, 2, false, pipeline},
+		{"us", 500, 2, false, pipeline},
+		{"urgent", 1, 2, false, pipeline},
+		{"later", 500, 2, false, pipeline},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("sinks (-want +got):\n%s", diff)

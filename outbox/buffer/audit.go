@@ -14,7 +14,7 @@ type Audit struct {
 
 	// Orphaned events carry a group_id that has no ledger row.
 	Orphaned Count
-	// EmptyBatches are ledger rows without events.
+	// EmptyBatches are ledger rows without events; those of kept events are in KeptDeleted.
 	EmptyBatches int64
 	// Miscounted are ledger rows with another number of events than they say.
 	Miscounted int64
@@ -27,6 +27,9 @@ type Audit struct {
 	// Unserved batches are for sinks that the registry does not have, so no relay sends them. Kept ones wait until a sink takes their
 	// topics. Unrouted ones are claimed, and a relay routes them next.
 	Unserved, Kept, Unrouted Count
+	// KeptDeleted are the ledger rows of kept events that count events which the application has deleted, as it may. They are corrected when
+	// the sinks change, and by a repair.
+	KeptDeleted int64
 }
 
 // Agrees reports whether ledger and buffer agree.

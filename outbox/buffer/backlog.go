@@ -68,7 +68,9 @@ type SinkStatus struct {
 	// Suspects are those of its batches that are sent one at a time, and OldestSuspect since when; see [Status].
 	Suspects      int64
 	OldestSuspect time.Duration
-	// Dead counts the open dead letters of the sink, Unnotified those of them that no dead-letter hook was notified of.
+	// Dropped reports whether the sink is dropped: see [SinkRegistry].
+	Dropped bool
+	// Dead counts the open dead letters of the sink, those of its former names too, Unnotified those of them that no dead-letter hook was notified of.
 	Dead, Unnotified int64
 }
 

@@ -144,6 +144,10 @@ type DeadLetters interface {
 	// CountDead counts the dead letters that match, the closed ones too. It ignores f.Closed.
 	CountDead(ctx context.Context, f DeadFilter) (DeadCount, error)
 
+	// CountDropped counts the open dead letters that match and that no replay puts back, because their sink is dropped, by sink. It ignores
+	// f.Closed. A buffer with a single sink has none.
+	CountDropped(ctx context.Context, f DeadFilter) ([]DroppedLetters, error)
+
 	// Replay inserts up to limit events of open dead letters that match into the buffer again, in one
 	// transaction, and closes the dead letters. Each event keeps its id and fields. All have one new
 	// group_id, whose ledger row waits, is due now, and has lease_no, unfinished_leases, attempts and outages

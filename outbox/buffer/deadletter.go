@@ -65,6 +65,15 @@ type DeadFilter struct {
 	SinkNotified bool
 }
 
+// DroppedLetters are open dead letters of a dropped sink.
+type DroppedLetters struct {
+	Sink string `json:"sink"`
+	// Registered is false if the sink is not in the registry, so that it cannot be restored by name.
+	Registered bool `json:"registered"`
+	// Letters is how many there are.
+	Letters int64 `json:"dead_letters"`
+}
+
 // DeadKey is the dead letter behind which a list continues.
 type DeadKey struct {
 	EventID int64

@@ -53,6 +53,41 @@ func TestCustomSinks_Replay(t *testing.T) {
 	})
 }
 
+// TestCustomSinks_ReplayTwice: the dead letters of a second sink are replayed while an event that was put back for a first one still waits there.
+func TestCustomSinks_ReplayTwice(t *testing.T) {
+	forThingKeys(t, func(t *testing.T, key string) {
+		o := newActivitySinks(t, key, "")
+		o.activity(t, 1, "a.odd", "1")
+		o.activity(t, 2, "b.odd", "1")
+		o.activity(t, 3, "c.odd", "1")
+		routeAll(t, o.Buffer, "[all odd]")
+		for _, sink := range []string{"all", "odd"} {
+			q := o.Sink(sink)
+			batch := takeOverOf(t, q, "a.odd", "b.odd", "c.odd")
+			check(t, q.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Dead, IDs: batch.IDs(), Error: "refused"}}))
+		}
+		o.expect(t, nothingLeft, "0/0")
+		for _, sink := range []string{"all", "odd"} {
+			if n, err := o.Replay(t.Context(), buffer.DeadFilter{Sink: sink}, 10); n != 3 || err != nil {
+				t.Fatalf("replayed %d of sink %s, %v; want 3", n, sink, err)
+			}
+		}
+		o.wantAgreement(t, "two replays")
+		odd := o.Sink("odd")
+		batch := takeOverOf(t, odd, "a.odd", "b.odd", "c.odd")
+		check(t, odd.Settle(t.Context(), batch, []buffer.Outcome{
+			{Verdict: buffer.Delivered, IDs: batch.IDs()[:2]}, {Verdict: buffer.Dead, IDs: batch.IDs()[2:], Error: "refused"},
+		}))
+		if n, err := o.Replay(t.Context(), buffer.DeadFilter{}, 10); n != 1 || err != nil {
+			t.Fatalf("replayed %d, %v; want the one that was refused again", n, err)
+		}
+		o.wantAgreement(t, "a third replay")
+		deliverAll(t, o.Sink("all"), takeOverOf(t, o.Sink("all"), "a.odd", "b.odd", "c.odd"))
+		deliverAll(t, odd, takeOverOf(t, odd, "c.odd"))
+		o.expect(t, nothingLeft, "0/0")
+	})
+}
+
 // TestCustomSinks_Repair: a repair removes batches whose events are gone, and no other.
 func TestCustomSinks_Repair(t *testing.T) {
 	forThingKeys(t, func(t *testing.T, key string) {

@@ -129,6 +129,10 @@ func TestDropSink_Dead(t *testing.T) {
 		deliverAll(t, b.Sink("all"), takeOverOf(t, b.Sink("all"), "a.x"))
 		expectEmpty(t, p)
 
+		if status, err := b.Status(t.Context()); err != nil || !status.Sinks[1].Dropped || status.Sinks[1].Dead != 2 || status.Sinks[0].Dropped {
+			t.Errorf("the status is %+v, %v; want two dead letters of a dropped sink", status.Sinks, err)
+		}
+
 		// A replay skips them while the sink is dropped: its batches would be ended again.
 		if n, err := b.Replay(t.Context(), buffer.DeadFilter{}, 10); n != 0 || err != nil {
 			t.Fatalf("replayed %d, %v; want none", n, err)

@@ -74,6 +74,8 @@ func TestRenameSink(t *testing.T) {
 		deliverAll(t, old.Sink("crm"), takeOverOf(t, old.Sink("crm"), "a.2", "a.3"))
 		check(t, old.ServeSinks(t.Context()))
 
+		expectDead(t, b, "sales")
+		expectDead(t, old, "crm")
 		if n, err := b.Replay(t.Context(), buffer.DeadFilter{}, 10); n != 1 || err != nil {
 			t.Fatalf("replayed %d, %v; want 1", n, err)
 		}
@@ -81,6 +83,29 @@ func TestRenameSink(t *testing.T) {
 		deliverAll(t, b.Sink("all"), takeOverOf(t, b.Sink("all"), "a.1", "a.2", "a.3"))
 		expectEmpty(t, p)
 	})
+}
+
+// expectDead expects one dead letter, of the sink sales, whose name in the buffer's configuration is given.
+func expectDead(t *testing.T, b interface {
+	buffer.Buffer
+	buffer.Router
+}, sink string,
+) {
+	t.Helper()
+	s, err := b.Status(t.Context())
+	check(t, err)
+	if len(s.Sinks) != 3 || s.Sinks[1].Name != sink || s.Sinks[1].Dead != 1 || s.Sinks[1].Unnotified != 1 || s.Sinks[1].Dropped {
+		t.Errorf("the sinks are %+v, want one dead letter of %s", s.Sinks, sink)
+	}
+	if s, err := b.Sink(sink).(buffer.Inspector).Status(t.Context()); err != nil || s.Dead != 1 {
+		t.Errorf("sink %s has %+v, %v, want one dead letter", sink, s, err)
+	}
+	for _, name := range []string{"", "crm", "sales"} {
+		dead, err := b.ListDead(t.Context(), buffer.DeadFilter{Sink: name}, nil, 10)
+		if err != nil || len(dead) != 1 || dead[0].Sink != "sales" {
+			t.Errorf("the dead letters of %q are %+v, %v, want one of sales", name, dead, err)
+		}
+	}
 }
 
 // TestRenameSink_Reused: a configuration that has the old name too means another sink, which gets events of its own.

@@ -38,7 +38,8 @@ const heldSQL = `
 const auditSQL = `
 WITH held AS MATERIALIZED (` + heldSQL + `), ledger AS MATERIALIZED (
   SELECT l.state, coalesce(h.events, 0) AS events,
-         h.events IS NOT NULL AND (h.events <> l.events OR h.first_id < l.first_id OR h.last_id > l.last_id) AS miscounted
+         h.events IS NOT NULL AND (h.events <> l.events OR h.first_id < l.first_id OR h.last_id > l.last_id) AS miscounted,
+         l.sink = '*' AND l.state = 'waiting' AND l.due_at = ` + never + ` AS kept
   FROM outbox_batches AS l LEFT JOIN held AS h USING (group_id) WHERE l.buffer = ?1
 ), orphans AS MATERIALIZED (
   SELECT events FROM held WHERE NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = held.group_id)
@@ -54,7 +55,7 @@ SELECT (SELECT count(*) FROM outbox_events WHERE group_id IS NULL) - (SELECT coa
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?2 AND closed_at IS NULL AND notified_at IS NULL),
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?2 AND closed_at IS NOT NULL),
        (SELECT count(*) FROM orphans), (SELECT coalesce(sum(events), 0) FROM orphans),
-       count(*) FILTER (WHERE events = 0), count(*) FILTER (WHERE miscounted)
+       count(*) FILTER (WHERE events = 0 AND NOT kept), count(*) FILTER (WHERE miscounted AND NOT kept), count(*) FILTER (WHERE (events = 0 OR miscounted) AND kept)
 FROM ledger`
 
 // Audit implements buffer.Auditor. A group_id that is not a uuid counts as an orphan too.
@@ -63,7 +64,7 @@ func (b *Buffer) Audit(ctx context.Context) (a buffer.Audit, err error) {
 		err := tx.row(ctx, auditSQL, b.config.Table, b.config.Pipeline).Scan(
 			&a.Unclaimed, &a.Leased.Batches, &a.Leased.Events, &a.Waiting.Batches, &a.Waiting.Events,
 			&a.Delivered.Batches, &a.Delivered.Events, &a.DeliveredEvents, &a.Dead.Open, &a.Dead.Unnotified, &a.Dead.Closed,
-			&a.Orphaned.Batches, &a.Orphaned.Events, &a.EmptyBatches, &a.Miscounted)
+			&a.Orphaned.Batches, &a.Orphaned.Events, &a.EmptyBatches, &a.Miscounted, &a.KeptDeleted)
 		if err != nil || b.config.Sinks == nil {
 			return err
 		}
@@ -93,7 +94,7 @@ WHERE h.group_id = outbox_batches.group_id AND buffer = ?1
 // Repair implements buffer.Auditor.
 func (b *Buffer) Repair(ctx context.Context) (buffer.Repair, error) {
 	a, err := b.Audit(ctx)
-	if err != nil || a.Agrees() { // otherwise it would keep all others from writing for nothing
+	if err != nil || a.Agrees() && a.KeptDeleted == 0 { // otherwise it would keep all others from writing for nothing
 		return buffer.Repair{}, err
 	}
 	var r buffer.Repair

@@ -43,17 +43,23 @@ func (b *Buffer) match(f buffer.DeadFilter) []any {
 }
 
 const (
+	// presentNameSQL is the name of a dead letter's sink now. A dead letter keeps the name under which it died.
+	presentNameSQL = `coalesce((
+  SELECT s.sink FROM outbox_sinks AS s JOIN outbox_buffers AS b ON b.buffer = s.buffer
+  WHERE b.pipeline = ?1 AND (s.sink = outbox_dead_letters.sink OR outbox_dead_letters.sink IN (SELECT value FROM json_each(s.formerly)))
+  ORDER BY s.dropped_at IS NOT NULL, s.sink <> outbox_dead_letters.sink LIMIT 1), outbox_dead_letters.sink)`
+
 	// The statement for open dead letters uses their index and does not walk over the closed ones.
 	listOpenSQL = `
 SELECT rowid, event_id, topic, key, payload, headers, created_at,
-       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, sink
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, ` + presentNameSQL + `
 FROM outbox_dead_letters
 WHERE closed_at IS NULL AND (event_id, group_id) > (?9, ?10) AND ` + matchSQL + `
 ORDER BY event_id, group_id LIMIT ?11`
 
 	listAllSQL = `
 SELECT rowid, event_id, topic, key, payload, headers, created_at,
-       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, sink
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, ` + presentNameSQL + `
 FROM outbox_dead_letters
 WHERE (event_id, group_id) > (?9, ?10) AND ` + matchSQL + `
 ORDER BY event_id, group_id LIMIT ?11`
@@ -88,6 +94,28 @@ func (b *Buffer) ListDead(ctx context.Context, f buffer.DeadFilter, after *buffe
 func (b *Buffer) CountDead(ctx context.Context, f buffer.DeadFilter) (c buffer.DeadCount, err error) {
 	err = b.db.QueryRowContext(ctx, countDeadSQL, b.match(f)...).Scan(&c.Open, &c.Unnotified, &c.Closed)
 	return c, b.explain(ctx, "counting dead letters", err)
+}
+
+// Those that pickRoutedSQL leaves out.
+const countDroppedSQL = `
+SELECT l.sink, EXISTS (SELECT 1 FROM outbox_sinks AS s WHERE s.buffer = ?9 AND s.sink = l.sink), count(*)
+FROM (
+  SELECT ` + presentNameSQL + ` AS sink FROM outbox_dead_letters
+  WHERE closed_at IS NULL AND ` + matchSQL + ` AND sink NOT IN ('*', 'default') AND NOT EXISTS (
+    SELECT 1 FROM outbox_sinks AS s WHERE s.buffer = ?9 AND s.dropped_at IS NULL
+      AND (s.sink = outbox_dead_letters.sink OR outbox_dead_letters.sink IN (SELECT value FROM json_each(s.formerly))))
+) AS l GROUP BY l.sink ORDER BY l.sink`
+
+// CountDropped implements buffer.DeadLetters.
+func (b *Buffer) CountDropped(ctx context.Context, f buffer.DeadFilter) ([]buffer.DroppedLetters, error) {
+	if b.config.Sinks == nil {
+		return nil, nil
+	}
+	rows, err := b.db.QueryContext(ctx, countDroppedSQL, append(b.match(f), b.config.Table)...)
+	all, err := db.All(rows, err, func(rows *sql.Rows, d *buffer.DroppedLetters) error {
+		return rows.Scan(&d.Sink, &d.Registered, &d.Letters)
+	})
+	return all, b.explain(ctx, "counting dead letters of dropped sinks", err)
 }
 
 // singleSink is the sink of a dead letter of a pipeline with a single one.

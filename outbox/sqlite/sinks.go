@@ -149,11 +149,14 @@ func (q *sinkQueue) CountBacklog(ctx context.Context, _ int) (backlog buffer.Bac
 }
 
 const sinkStatusSQL = `
+WITH names AS (
+  SELECT ?2 AS sink UNION ALL SELECT was.value FROM outbox_sinks AS s, json_each(s.formerly) AS was WHERE s.buffer = ?1 AND s.sink = ?2
+)
 SELECT count(*) FILTER (WHERE state = 'leased'), count(*) FILTER (WHERE state = 'waiting'), count(*) FILTER (WHERE state = 'delivered'),
        coalesce(sum(max(events - json_array_length(delivered), 0)), 0),
        (julianday('now') - julianday(min(oldest_at) FILTER (WHERE events > json_array_length(delivered)))) * 86400,
-       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?3 AND sink = ?2 AND closed_at IS NULL),
-       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?3 AND sink = ?2 AND closed_at IS NULL AND notified_at IS NULL)
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?3 AND sink IN (SELECT sink FROM names) AND closed_at IS NULL),
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = ?3 AND sink IN (SELECT sink FROM names) AND closed_at IS NULL AND notified_at IS NULL)
 FROM outbox_batches WHERE buffer = ?1 AND sink = ?2`
 
 // Status implements buffer.Inspector.

@@ -127,3 +127,29 @@ func TestUnmatched_Keep(t *testing.T) {
 		}
 	})
 }
+
+// TestUnmatched_KeepDeleted: the application may delete kept events. Their ledger rows are no disagreement, and a repair corrects them.
+func TestUnmatched_KeepDeleted(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		p := newSinksDB(t, mode)
+		b := openUnmatched(t, p, mode, buffer.UnmatchedKeep, dropSinks[0])
+		insertTopics(t, p, "x.1", "x.2")
+		routeAll(t, b, "[]")
+		expect := func(deleted int64, kept buffer.Count) {
+			t.Helper()
+			if a, err := b.Audit(t.Context()); err != nil || !a.Agrees() || a.KeptDeleted != deleted || deleted == 0 && a.Kept != kept {
+				t.Errorf("the audit is %+v, %v; want agreement, %d rows with deleted events, %+v kept", a, err, deleted, kept)
+			}
+		}
+		expect(0, buffer.Count{Batches: 1, Events: 2})
+		for left := range 2 {
+			exec(t, p.db, "DELETE FROM outbox_events WHERE id = (SELECT min(id) FROM outbox_events)")
+			expect(1, buffer.Count{})
+			if _, err := b.Repair(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			expect(0, buffer.Count{Batches: int64(1 - left), Events: int64(1 - left)})
+		}
+		expectEmpty(t, p)
+	})
+}

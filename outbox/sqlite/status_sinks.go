@@ -5,11 +5,13 @@ import (
 	"context"
 	"database/sql"
 	"encoding/json"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/idset"
+	"github.com/outboxrelay/relay/outbox/internal/routing"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
 
@@ -20,7 +22,8 @@ const (
 SELECT coalesce(claim_id, ''), events - json_array_length(delivered), coalesce(members, '[]'), delivered
 FROM outbox_batches WHERE buffer = ?1 AND events > json_array_length(delivered)`
 
-	// A batch that waits for a change of the registry is never due.
+	// What has a former name of a sink is the sink's: its dead letters keep the name under which they died, and a batch may come back under it. A
+	// batch that waits for a change of the registry is never due.
 	sinksStatusSQL = `
 WITH batches AS (
   SELECT sink, count(*) FILTER (WHERE state = 'leased') AS leased,
@@ -36,13 +39,23 @@ WITH batches AS (
 ), letters AS (
   SELECT sink, count(*) AS dead, count(*) FILTER (WHERE notified_at IS NULL) AS unnotified
   FROM outbox_dead_letters WHERE pipeline = ?2 AND closed_at IS NULL GROUP BY sink
+), registered AS (
+  SELECT sink, formerly, dropped_at FROM outbox_sinks WHERE buffer = ?1
+), found AS (
+  SELECT sink FROM registered UNION SELECT sink FROM batches UNION SELECT sink FROM letters
 ), names AS (
-  SELECT sink FROM outbox_sinks WHERE buffer = ?1 AND dropped_at IS NULL UNION SELECT sink FROM batches UNION SELECT sink FROM letters
+  SELECT f.sink, coalesce((
+    SELECT r.sink FROM registered AS r WHERE r.sink = f.sink OR f.sink IN (SELECT value FROM json_each(r.formerly))
+    ORDER BY r.dropped_at IS NOT NULL, r.sink <> f.sink LIMIT 1), f.sink) AS name
+  FROM found AS f
 )
-SELECT sink, coalesce(leased, 0), coalesce(waiting, 0), coalesce(delivered, 0), coalesce(due, 0), coalesce(pending, 0),
-       (julianday('now') - julianday(oldest_at)) * 86400, coalesce((julianday(next_at) - julianday('now')) * 86400, 0.0),
-       coalesce(suspects, 0), coalesce((julianday('now') - julianday(oldest_suspect)) * 86400, 0.0), coalesce(dead, 0), coalesce(unnotified, 0)
-FROM names LEFT JOIN batches USING (sink) LEFT JOIN letters USING (sink)`
+SELECT name, coalesce(sum(leased), 0), coalesce(sum(waiting), 0), coalesce(sum(delivered), 0), coalesce(sum(due), 0), coalesce(sum(pending), 0),
+       (julianday('now') - julianday(min(oldest_at))) * 86400, coalesce((julianday(min(next_at)) - julianday('now')) * 86400, 0.0),
+       coalesce(sum(suspects), 0), coalesce((julianday('now') - julianday(min(oldest_suspect))) * 86400, 0.0), coalesce(sum(dead), 0), coalesce(sum(unnotified), 0),
+       EXISTS (SELECT 1 FROM registered AS r WHERE r.sink = name AND r.dropped_at IS NOT NULL),
+       json_group_array(sink), coalesce((SELECT r.formerly FROM registered AS r WHERE r.sink = name), '[]')
+FROM names LEFT JOIN batches USING (sink) LEFT JOIN letters USING (sink)
+GROUP BY name`
 
 	sinkWaitsSQL = `
 SELECT sink, error, batches, events, first, last FROM (
@@ -65,33 +78,37 @@ func (b *Buffer) sinksStatus(ctx context.Context, tx transaction, s *buffer.Stat
 		return err
 	}
 	s.Pending = fresh + routed
-	at := map[string]int{}
+	at := map[string]int{} // by present, former and configured name
 	_, noAges := tx.age(sql.NullFloat64{}, 0)
 	for _, r := range append(slices.Clone(b.config.Sinks), buffer.Route{Sink: buffer.Unrouted}) {
 		at[r.Sink] = len(s.Sinks)
 		s.Sinks = append(s.Sinks, buffer.SinkStatus{Name: r.Sink, AgeUnknown: noAges})
 	}
 	rows, err := tx.rows(ctx, sinksStatusSQL, b.config.Table, b.config.Pipeline)
-	all, err := db.All(rows, err, func(rows *sql.Rows, one *buffer.SinkStatus) error {
+	type found struct {
+		buffer.SinkStatus
+		names []string
+	}
+	all, err := db.All(rows, err, func(rows *sql.Rows, one *found) error {
 		var (
-			next, suspect float64
-			oldest        sql.NullFloat64
+			next, suspect   float64
+			oldest          sql.NullFloat64
+			names, formerly string
+			former          []string
 		)
-		err := rows.Scan(&one.Name, &one.Leased, &one.Waiting, &one.Delivered, &one.Due, &one.Pending, &oldest, &next, &one.Suspects, &suspect, &one.Dead, &one.Unnotified)
+		err := rows.Scan(&one.Name, &one.Leased, &one.Waiting, &one.Delivered, &one.Due, &one.Pending, &oldest, &next, &one.Suspects, &suspect,
+			&one.Dead, &one.Unnotified, &one.Dropped, &names, &formerly)
 		one.OldestPending, one.AgeUnknown = tx.age(oldest, one.Pending)
 		one.Next, one.OldestSuspect = seconds(next), seconds(suspect)
+		err = errors.Join(err, json.Unmarshal([]byte(names), &one.names), json.Unmarshal([]byte(formerly), &former))
+		one.names = slices.Concat([]string{one.Name}, one.names, former)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	for _, one := range all {
-		if i, known := at[one.Name]; known {
-			s.Sinks[i] = one
-			continue
-		}
-		at[one.Name] = len(s.Sinks)
-		s.Sinks = append(s.Sinks, one)
+		s.Sinks = routing.PlaceStatus(s.Sinks, at, one.SinkStatus, one.names)
 	}
 	rows, err = tx.rows(ctx, sinkWaitsSQL, b.config.Table, buffer.MaxWaits)
 	if err != nil {
@@ -108,7 +125,9 @@ func (b *Buffer) sinksStatus(ctx context.Context, tx transaction, s *buffer.Stat
 			return err
 		}
 		one.First, one.Last = time.Duration(first*float64(time.Second)), time.Duration(last*float64(time.Second))
-		s.Sinks[at[name]].Waits = append(s.Sinks[at[name]].Waits, one)
+		if of := &s.Sinks[at[name]]; len(of.Waits) < buffer.MaxWaits {
+			of.Waits = append(of.Waits, one)
+		}
 	}
 	unrouted := s.Sinks[at[buffer.Unrouted]]
 	unrouted.Pending += fresh

@@ -30,7 +30,8 @@ const auditSQL = foundSQL + `, stamped AS (
   FROM found e LEFT JOIN outbox_batches l ON l.group_id = e.group_id
   GROUP BY e.group_id, l.group_id
 ), ledger AS (
-  SELECT l.state, l.events AS said, coalesce(s.events, 0) AS events, coalesce(s.delivered, 0) AS delivered
+  SELECT l.state, l.events AS said, coalesce(s.events, 0) AS events, coalesce(s.delivered, 0) AS delivered,
+         l.sink = '*' AND l.state = 'waiting' AND l.due_at = 'infinity' AS kept
   FROM outbox_batches l LEFT JOIN stamped s ON s.group_id = l.group_id
   WHERE l.buffer = $1
 )
@@ -42,11 +43,12 @@ const AuditedSQL = `
        count(*) FILTER (WHERE state = 'waiting'), coalesce(sum(events) FILTER (WHERE state = 'waiting'), 0)::bigint,
        count(*) FILTER (WHERE state = 'delivered'), coalesce(sum(events) FILTER (WHERE state = 'delivered'), 0)::bigint,
        coalesce(sum(delivered) FILTER (WHERE state = 'delivered'), 0)::bigint,
-       count(*) FILTER (WHERE events = 0), count(*) FILTER (WHERE events NOT IN (0, said)),
+       count(*) FILTER (WHERE events = 0 AND NOT kept), count(*) FILTER (WHERE events NOT IN (0, said) AND NOT kept),
        (SELECT count(*) FROM stamped WHERE orphan), (SELECT coalesce(sum(events), 0)::bigint FROM stamped WHERE orphan),
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $2 AND closed_at IS NULL),
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $2 AND closed_at IS NULL AND notified_at IS NULL),
-       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $2 AND closed_at IS NOT NULL)
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $2 AND closed_at IS NOT NULL),
+       count(*) FILTER (WHERE events <> said AND kept)
 FROM ledger`
 
 // Audit implements buffer.Auditor.
@@ -64,7 +66,7 @@ func (b *Backlog) Audit(ctx context.Context) (buffer.Audit, error) {
 			a = buffer.Audit{
 				Unclaimed: n(0), Leased: count(1), Waiting: count(3), Delivered: count(5), DeliveredEvents: n(7),
 				EmptyBatches: n(8), Miscounted: n(9), Orphaned: count(10),
-				Dead: buffer.DeadCount{Open: n(12), Unnotified: n(13), Closed: n(14)},
+				Dead: buffer.DeadCount{Open: n(12), Unnotified: n(13), Closed: n(14)}, KeptDeleted: n(15),
 			}
 			return nil
 		},

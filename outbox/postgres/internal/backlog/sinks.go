@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/routing"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
@@ -29,7 +30,8 @@ SELECT coalesce((SELECT sum(events) FROM claims WHERE claim_id IS NULL OR rows =
          (SELECT sum(upper(ids) - lower(ids)) FROM shared)
        ELSE (SELECT sum(largest) FROM claims WHERE claim_id IS NOT NULL AND rows > 1) END, 0)::bigint`
 
-// A batch that waits for a change of the registry is due at infinity.
+// What has a former name of a sink is the sink's: its dead letters keep the name under which they died, and a batch may come back under it. A
+// batch that waits for a change of the registry is due at infinity.
 const sinksSQL = `
 WITH batches AS (
   SELECT sink, count(*) FILTER (WHERE state = 'leased') AS leased,
@@ -45,15 +47,25 @@ WITH batches AS (
 ), letters AS (
   SELECT sink, count(*) AS dead, count(*) FILTER (WHERE notified_at IS NULL) AS unnotified
   FROM outbox_dead_letters WHERE pipeline = $2 AND closed_at IS NULL GROUP BY sink
+), registered AS (
+  SELECT sink, formerly, dropped_at FROM outbox_sinks WHERE buffer = $1
+), found AS (
+  SELECT sink FROM registered UNION SELECT sink FROM batches UNION SELECT sink FROM letters
 ), names AS (
-  SELECT sink FROM outbox_sinks WHERE buffer = $1 AND dropped_at IS NULL UNION SELECT sink FROM batches UNION SELECT sink FROM letters
+  SELECT f.sink, coalesce((
+    SELECT r.sink FROM registered r WHERE f.sink IN (SELECT unnest(r.sink || r.formerly)) ORDER BY r.dropped_at IS NOT NULL, r.sink <> f.sink LIMIT 1), f.sink) AS name
+  FROM found f
 )
-SELECT sink, coalesce(leased, 0), coalesce(waiting, 0), coalesce(delivered, 0), coalesce(due, 0), coalesce(pending, 0)::bigint,
-       (extract(epoch FROM clock_timestamp() - oldest_at) * 1000000)::bigint,
-       coalesce(extract(epoch FROM next_at - clock_timestamp()) * 1000000, 0)::bigint,
-       coalesce(suspects, 0), coalesce(extract(epoch FROM clock_timestamp() - oldest_suspect) * 1000000, 0)::bigint,
-       coalesce(dead, 0), coalesce(unnotified, 0)
-FROM names LEFT JOIN batches USING (sink) LEFT JOIN letters USING (sink)`
+SELECT name, coalesce(sum(leased), 0)::bigint, coalesce(sum(waiting), 0)::bigint, coalesce(sum(delivered), 0)::bigint, coalesce(sum(due), 0)::bigint,
+       coalesce(sum(pending), 0)::bigint,
+       (extract(epoch FROM clock_timestamp() - min(oldest_at)) * 1000000)::bigint,
+       coalesce(extract(epoch FROM min(next_at) - clock_timestamp()) * 1000000, 0)::bigint,
+       coalesce(sum(suspects), 0)::bigint, coalesce(extract(epoch FROM clock_timestamp() - min(oldest_suspect)) * 1000000, 0)::bigint,
+       coalesce(sum(dead), 0)::bigint, coalesce(sum(unnotified), 0)::bigint,
+       EXISTS (SELECT FROM registered r WHERE r.sink = name AND r.dropped_at IS NOT NULL),
+       array_agg(sink) || coalesce((SELECT r.formerly FROM registered r WHERE r.sink = name), '{}')
+FROM names LEFT JOIN batches USING (sink) LEFT JOIN letters USING (sink)
+GROUP BY name`
 
 const sinkWaitsSQL = `
 SELECT sink, error, batches, events, first, last FROM (
@@ -68,7 +80,7 @@ SELECT sink, error, batches, events, first, last FROM (
 
 // sinksSteps read the status of each sink; fresh, which is read before, is the unclaimed events and the age of the oldest.
 func (b *Backlog) sinksSteps(t *ledger.Tables, s *buffer.Status, fresh *freshEvents) []pg.Step {
-	at := map[string]int{}
+	at := map[string]int{} // by present, former and configured name
 	micros := func(v []byte) time.Duration { return max(0, time.Duration(pg.ReadInt8(v))*time.Microsecond) }
 	return []pg.Step{
 		{SQL: t.SQL(pendingSQL), Args: []string{t.Buffer, pg.Int(int64(buffer.PendingExact * len(b.base.Sinks)))}, Row: func(v [][]byte) error {
@@ -86,18 +98,20 @@ func (b *Backlog) sinksSteps(t *ledger.Tables, s *buffer.Status, fresh *freshEve
 			one := buffer.SinkStatus{
 				Name: string(v[0]), Leased: n(1), Waiting: n(2), Delivered: n(3), Due: n(4), Pending: n(5), Next: micros(v[7]),
 				Suspects: n(8), OldestSuspect: micros(v[9]), Dead: n(10), Unnotified: n(11),
+				Dropped: pg.ReadBool(v[12]),
 			}
 			one.OldestPending, one.AgeUnknown = t.Age(v[6], one.Pending)
-			if i, known := at[one.Name]; known {
-				s.Sinks[i] = one
-				return nil
-			}
-			s.Sinks = append(s.Sinks, one)
+			names := []string{one.Name}
+			pg.ReadArray(v[13], func(name []byte) { names = append(names, string(name)) })
+			s.Sinks = routing.PlaceStatus(s.Sinks, at, one, names)
 			return nil
 		}},
 		{SQL: t.SQL(sinkWaitsSQL), Args: []string{t.Buffer, pg.Int(buffer.MaxWaits)}, Row: func(v [][]byte) error {
-			i := slices.IndexFunc(s.Sinks, func(one buffer.SinkStatus) bool { return one.Name == string(v[0]) })
-			if i < 0 { // it was added since the statement before
+			i, known := at[string(v[0])]
+			if !known { // it was added since the statement before
+				return nil
+			}
+			if len(s.Sinks[i].Waits) == buffer.MaxWaits { // of former names
 				return nil
 			}
 			s.Sinks[i].Waits = append(s.Sinks[i].Waits, readWait(v[1:]))

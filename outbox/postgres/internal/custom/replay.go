@@ -91,7 +91,7 @@ func (t *Table) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (rep
 			next, putBack = nextRoutedSQL, t.either(replayRoutedSQL, replayRoutedUUIDSQL)
 			picked1 = append([]string{"1", t.tables.Buffer}, after...)
 			args = append([]string{pg.Int(int64(size)), t.tables.Buffer}, after...)
-			steps = append(steps, pg.Step{SQL: dead.SQL(t.tables, lockRoutedSQL), Args: dead.Match(f, args...)})
+			steps = append(steps, pg.Step{SQL: dead.SQL(t.tables, t.either(lockRoutedSQL, lockRoutedUUIDSQL)), Args: dead.Match(f, args...)})
 			args = append(args, group, buffer.NewGroupID().String(), t.Base.Owner)
 		}
 		if size == 1 {

@@ -20,6 +20,17 @@ SELECT event_id, group_id FROM picked`
 
 	lockRoutedSQL = deadletter.LockPickedSQL + afterRoutedSQL + deadletter.LockClaimsSQL
 
+	// lockRoutedUUIDSQL finds the claim by the group_id that the event carries: the number of the dead letter is that of the claim in which the
+	// event died, and an event that was put back since has another.
+	lockRoutedUUIDSQL = deadletter.PickUnlockedSQL + afterRoutedSQL + `
+  ORDER BY d.event_id, d.group_id LIMIT $9::bigint
+), holding AS MATERIALIZED (
+  SELECT DISTINCT b.claim_id FROM picked p
+  JOIN outbox_dead_letters d ON d.pipeline = $1 AND d.event_id = p.event_id AND d.group_id = p.group_id
+  JOIN custom_events e ON e.custom_id = d.custom_id JOIN outbox_batches b ON b.claim_id = e.group_id
+  WHERE b.buffer = $10
+)` + deadletter.LockHoldingSQL
+
 	replayRoutedSQL = pickRoutedSQL + `, named AS MATERIALIZED (
   SELECT event_id, group_id, coalesce((
            SELECT s.sink FROM outbox_sinks s WHERE s.buffer = $10 AND s.dropped_at IS NULL AND d.sink IN (SELECT unnest(s.sink || s.formerly))
@@ -75,7 +86,7 @@ SELECT event_id, group_id FROM picked`
 )` + deadletter.ClosedRoutedSQL
 
 	// replayRoutedUUIDSQL is replayRoutedSQL for events that are found by their uuids. Those that go back get new numbers, one for each event:
-	// its dead letters may have several, each from another claim.
+	// its dead letters may have several, each from another claim. One that still waits has the number of its claim.
 	replayRoutedUUIDSQL = pickRoutedSQL + `, named AS MATERIALIZED (
   SELECT event_id, group_id, d.custom_id AS id, coalesce((
            SELECT s.sink FROM outbox_sinks s WHERE s.buffer = $10 AND s.dropped_at IS NULL AND d.sink IN (SELECT unnest(s.sink || s.formerly))
@@ -83,20 +94,21 @@ SELECT event_id, group_id FROM picked`
   FROM picked p JOIN outbox_dead_letters d USING (event_id, group_id) WHERE d.pipeline = $1
 ), chosen AS MATERIALIZED (
   SELECT DISTINCT ON (id, sink) id, event_id, group_id, sink FROM named ORDER BY id, sink, event_id DESC, group_id
-), holders AS MATERIALIZED (
-  SELECT claim_id, sink, members FROM outbox_batches
-  WHERE buffer = $10 AND claim_id = ANY (current_setting('relay.locked')::uuid[])
+), held AS MATERIALIZED (
+  SELECT h.claim_id, h.sink, u.id, u.n FROM outbox_batches h, unnest(h.uuids, ARRAY(
+    SELECT generate_series(lower(m), upper(m) - 1) FROM unnest(h.members) m)) u(id, n)
+  WHERE h.buffer = $10 AND h.claim_id = ANY (current_setting('relay.locked')::uuid[]) AND u.n IS NOT NULL
 ), joining AS MATERIALIZED (
-  SELECT c.id, c.event_id, c.group_id, c.sink, h.claim_id, bool_or(h.sink = c.sink) AS has
-  FROM chosen c JOIN holders h ON c.event_id <@ h.members
+  SELECT c.id, c.event_id, c.group_id, c.sink, h.claim_id, h.n, bool_or(h.sink = c.sink) AS has
+  FROM chosen c JOIN held h ON h.id = c.id
   WHERE c.sink <> '*' AND EXISTS (SELECT FROM custom_events e WHERE e.custom_id = c.id AND e.group_id = h.claim_id)
-  GROUP BY c.id, c.event_id, c.group_id, c.sink, h.claim_id
+  GROUP BY c.id, c.event_id, c.group_id, c.sink, h.claim_id, h.n
 ), joined AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, newest_at, error, members, sink, claim_id, uuids)
   SELECT ` + backlog.NewGroupSQL + `, $10, 'range', 'waiting', 0, clock_timestamp(), $15, 0,
-         0, 0, count(*), min(j.event_id), max(j.event_id), min(e.created_at), '-infinity', 'replayed',
-         range_agg(int8range(j.event_id, j.event_id, '[]')), j.sink, j.claim_id, array_agg(j.id ORDER BY j.event_id)
+         0, 0, count(*), min(j.n), max(j.n), min(e.created_at), '-infinity', 'replayed',
+         range_agg(int8range(j.n, j.n, '[]')), j.sink, j.claim_id, array_agg(j.id ORDER BY j.n)
   FROM joining j JOIN custom_events e ON e.custom_id = j.id
   WHERE NOT j.has GROUP BY j.sink, j.claim_id
 ), gone AS MATERIALIZED (

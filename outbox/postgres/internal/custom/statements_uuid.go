@@ -124,7 +124,8 @@ WITH found AS (
   FROM found f LEFT JOIN outbox_batches l ON l.group_id = f.group_id
   GROUP BY f.group_id, l.group_id
 ), ledger AS (
-  SELECT l.state, l.events AS said, coalesce(s.events, 0) AS events, coalesce(s.delivered, 0) AS delivered
+  SELECT l.state, l.events AS said, coalesce(s.events, 0) AS events, coalesce(s.delivered, 0) AS delivered,
+         l.sink = '*' AND l.state = 'waiting' AND l.due_at = 'infinity' AS kept
   FROM outbox_batches l LEFT JOIN stamped s ON s.group_id = l.group_id
   WHERE l.buffer = $1
 )

@@ -44,7 +44,7 @@ const noHookSQL = ` OR ($3::text[])[3] = 'sinks' AND d.sink NOT IN (
 // SQL fills the real names into a statement with matchSQL.
 func (l *DeadLetters) SQL(t *ledger.Tables, statement string) string {
 	if l.base.Sinks == nil {
-		statement = strings.NewReplacer(formerNamesSQL, "", noHookSQL, "").Replace(statement)
+		statement = strings.NewReplacer(formerNamesSQL, "", noHookSQL, "", presentNameSQL, "d.sink").Replace(statement)
 	}
 	return t.SQL(statement)
 }
@@ -74,12 +74,18 @@ func (l *DeadLetters) Match(f buffer.DeadFilter, more ...string) []string {
 	return append([]string{l.base.Pipeline, ids, names.String(), pg.Text(f.Error), older, newer, pg.Bool(f.Notified), uuids}, more...)
 }
 
-// columnsSQL are an event's columns and those that decoder.add reads after them.
+// presentNameSQL is the name of a dead letter's sink now. A dead letter keeps the name under which it died.
+const presentNameSQL = `coalesce((
+         SELECT s.sink FROM outbox_sinks s JOIN outbox_buffers b ON b.buffer = s.buffer
+         WHERE b.pipeline = $1 AND d.sink IN (SELECT unnest(s.sink || s.formerly))
+         ORDER BY s.dropped_at IS NOT NULL, s.sink <> d.sink LIMIT 1), d.sink)`
+
+// columnsSQL are an event's columns and those that decoder.add reads after them, before the sink.
 const columnsSQL = `d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at,
-       d.group_id, d.attempts, d.error, d.died_at, d.notified_at, d.closed_at, d.closed_as, d.event_uuid, d.sink`
+       d.group_id, d.attempts, d.error, d.died_at, d.notified_at, d.closed_at, d.closed_as, d.event_uuid`
 
 const listSQL = `
-SELECT ` + columnsSQL + `, d.event_row
+SELECT ` + columnsSQL + `, ` + presentNameSQL + `, d.event_row
 FROM outbox_dead_letters d
 WHERE ` + matchSQL + `
   AND ($9::boolean OR d.closed_at IS NULL)
@@ -134,6 +140,36 @@ func (l *DeadLetters) CountDead(ctx context.Context, f buffer.DeadFilter) (n buf
 	return n, l.base.Explain(ctx, "counting dead letters", err)
 }
 
+// Those that ReplayableSQL leaves out.
+const droppedSQL = `
+SELECT sink, EXISTS (SELECT FROM outbox_sinks s WHERE s.buffer = $9 AND s.sink = l.sink), count(*)
+FROM (
+  SELECT ` + presentNameSQL + ` AS sink FROM outbox_dead_letters d
+  WHERE d.closed_at IS NULL AND ` + matchSQL + ` AND d.sink NOT IN ('*', 'default') AND NOT EXISTS (
+    SELECT FROM outbox_sinks s WHERE s.buffer = $9 AND s.dropped_at IS NULL AND d.sink IN (SELECT unnest(s.sink || s.formerly)))
+) l GROUP BY sink ORDER BY sink`
+
+// CountDropped implements buffer.DeadLetters.
+func (l *DeadLetters) CountDropped(ctx context.Context, f buffer.DeadFilter) (all []buffer.DroppedLetters, err error) {
+	if l.base.Sinks == nil {
+		return nil, nil
+	}
+	t, err := l.base.Ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	begin := pg.ReadTx(pg.BulkTimeout, "enable_seqscan", "off")
+	begin.Row = func([][]byte) error {
+		all = nil
+		return nil
+	}
+	err = l.base.DB.Transact(ctx, begin, pg.Step{SQL: l.SQL(t, droppedSQL), Args: l.Match(f, t.Buffer), Row: func(v [][]byte) error {
+		all = append(all, buffer.DroppedLetters{Sink: string(v[0]), Registered: pg.ReadBool(v[1]), Letters: pg.ReadInt8(v[2])})
+		return nil
+	}})
+	return all, l.base.Explain(ctx, "counting dead letters of dropped sinks", err)
+}
+
 // PickOpenSQL begins a statement that locks matching dead letters. It skips those that another
 // transaction has locked: they are being replayed, discarded or notified.
 const PickOpenSQL = `
@@ -172,7 +208,7 @@ func newDecoder(base *ledger.Base, t *ledger.Tables) decoder {
 	return decoder{EventDecoder: pg.EventDecoder{PayloadOID: t.DeadPayloadOID}, pipeline: base.Pipeline}
 }
 
-// add is the Row function for columnsSQL.
+// add is the Row function for columnsSQL and the sink.
 func (d *decoder) add(v [][]byte) error {
 	if err := d.Append(v); err != nil {
 		return err

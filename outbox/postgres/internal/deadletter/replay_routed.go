@@ -26,6 +26,9 @@ const ReplayableSQL = `
 const AfterSQL = `
     AND ($11::bigint IS NULL OR (d.event_id, d.group_id) > ($11::bigint, $12::uuid))`
 
+// PickUnlockedSQL begins a statement that picks dead letters without locking them.
+const PickUnlockedSQL = PickOpenSQL + ReplayableSQL
+
 // LockPickedSQL begins a statement that ends with LockClaimsSQL: the claims that hold any event of the first $9 of those are locked.
 const (
 	LockPickedSQL = `
@@ -38,7 +41,10 @@ WITH matching AS MATERIALIZED (
     ORDER BY d.event_id, d.group_id LIMIT $9::bigint) d
 ), holding AS MATERIALIZED (
   SELECT DISTINCT claim_id FROM outbox_batches, matching WHERE buffer = $10 AND claim_id IS NOT NULL AND members && ids
-), locked AS MATERIALIZED (
+)` + LockHoldingSQL
+
+	// LockHoldingSQL ends a statement whose holding are claims: they are locked.
+	LockHoldingSQL = `, locked AS MATERIALIZED (
   SELECT claim_id, pg_advisory_xact_lock(k)
   FROM (SELECT claim_id, hashtextextended('relay claim ' || claim_id, 0) AS k FROM holding ORDER BY k OFFSET 0) sorted
 )

@@ -108,11 +108,14 @@ func (s *Sink) CountBacklog(ctx context.Context, _ int) (backlog buffer.Backlog,
 }
 
 const statusSQL = `
+WITH names AS (
+  SELECT $2::text AS sink UNION ALL SELECT unnest(formerly) FROM outbox_sinks WHERE buffer = $1 AND sink = $2
+)
 SELECT count(*) FILTER (WHERE state = 'leased'), count(*) FILTER (WHERE state = 'waiting'), count(*) FILTER (WHERE state = 'delivered'),
        coalesce(sum(greatest(events - cardinality(delivered), 0)), 0)::bigint,
        (extract(epoch FROM clock_timestamp() - min(oldest_at) FILTER (WHERE events > cardinality(delivered) AND isfinite(oldest_at))) * 1000000)::bigint,
-       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $3 AND sink = $2 AND closed_at IS NULL),
-       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $3 AND sink = $2 AND closed_at IS NULL AND notified_at IS NULL)
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $3 AND sink = ANY (ARRAY(SELECT sink FROM names)) AND closed_at IS NULL),
+       (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $3 AND sink = ANY (ARRAY(SELECT sink FROM names)) AND closed_at IS NULL AND notified_at IS NULL)
 FROM outbox_batches WHERE buffer = $1 AND sink = $2`
 
 // Status implements buffer.Inspector.
