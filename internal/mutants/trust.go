@@ -3,6 +3,27 @@ package main
 // trustMutants are about what the database and its users may do to the relay.
 var trustMutants = []mutant{
 	{
+		name: "events of a refused batch keep its attempts",
+		file: "delivery/decide.go",
+		old:  "			o.Attempts = 0\n		case len(o.IDs) == 1:",
+		new:  "		case len(o.IDs) == 1:",
+		pkg:  "./delivery", test: "TestRefusal/OfABatchSparesItsOthers",
+	},
+	{
+		name: "an event that is left alone has one attempt",
+		file: "delivery/decide.go",
+		old:  "max(0, p.maxAttempts-aloneAttempts))",
+		new:  "max(0, p.maxAttempts-1))",
+		pkg:  "./delivery", test: "TestRefusal/OfABatchSparesItsOthers",
+	},
+	{
+		name: "a relay that was killed counts as running",
+		file: "outbox/buffer/relay.go",
+		old:  "!r.Stopped && r.Seen < 3*ReportEvery",
+		new:  "!r.Stopped",
+		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/relays",
+	},
+	{
 		name: "what a projection sets stays in the session",
 		file: "outbox/postgres/internal/custom/project.go",
 		old:  "{SQL: \"ROLLBACK\"},",

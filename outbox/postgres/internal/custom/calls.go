@@ -8,7 +8,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// A projection is resolved by the session's own search path, so whoever may create objects in one of its schemas could have it call their functions:
+// A projection is resolved by the session's own search path, so a role that may create objects in one of its schemas could have it call functions of that role:
 // to_jsonb(orders) of public is preferred to the polymorphic one of pg_catalog. The server says what the statement calls, without running or
 // planning it: it records the dependencies of a view, which is rolled back.
 const (

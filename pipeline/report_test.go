@@ -1,0 +1,131 @@
+package pipeline
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+// reports are what a relay has written.
+type reports struct {
+	all []buffer.RelayReport
+	err error
+}
+
+func (r *reports) ReportRelay(_ context.Context, one buffer.RelayReport) error {
+	if r.err == nil {
+		r.all = append(r.all, one)
+	}
+	return r.err
+}
+
+func (r *reports) last() buffer.RelayReport { return r.all[len(r.all)-1] }
+
+func TestReporter(t *testing.T) {
+	t.Parallel()
+	type harness struct {
+		*reporter
+		to      *reports
+		log     *bytes.Buffer
+		notOK   error
+		waiting int
+	}
+	run := func(name string, test func(t *testing.T, h *harness)) {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				h := &harness{to: &reports{}, log: &bytes.Buffer{}}
+				h.reporter = &reporter{
+					to: h.to, progress: &progress{}, version: "v1", ready: func() error { return h.notOK }, waiting: func() int { return h.waiting },
+					redact: func(text string) string { return strings.ReplaceAll(text, "s3cret", "***") }, log: slog.New(slog.NewTextHandler(h.log, nil)),
+				}
+				test(t, h)
+			})
+		})
+	}
+	wait := func(d time.Duration) {
+		<-time.After(d)
+		synctest.Wait()
+	}
+	batch := &buffer.Lease{Batch: buffer.Batch{Events: make([]outbox.Event, 7)}}
+
+	run("IdleOnceAMinute", func(t *testing.T, h *harness) {
+		stop := h.start(t.Context())
+		wait(10*time.Minute + time.Second)
+		if n := len(h.to.all); n != 11 || !h.to.all[0].First || h.to.all[1].First || h.to.last().LastDelivery >= 0 {
+			t.Errorf("%d reports in ten minutes, the first %+v, the last %+v", n, h.to.all[0], h.to.last())
+		}
+		stop()
+		if last := h.to.last(); !last.Stopped || last.Version != "v1" || h.log.Len() > 0 {
+			t.Errorf("the last report is %+v, the log %q", last, h.log)
+		}
+	})
+	run("Deliveries", func(t *testing.T, h *harness) {
+		defer h.start(t.Context())()
+		wait(30 * time.Second)
+		h.progress.settled(batch, []buffer.Outcome{{Verdict: buffer.Delivered, IDs: []int64{1, 2, 3, 4, 5}}, {Verdict: buffer.Dead, IDs: []int64{6}}, {Verdict: buffer.Retry, IDs: []int64{7}}})
+		wait(2 * time.Second)
+		if last := h.to.last(); last.Delivered != 5 || last.Dead != 1 || last.LastMinute != 5 || last.LastDelivery < 0 || last.LastDelivery > 2*time.Second {
+			t.Errorf("two seconds later the report is %+v", last)
+		}
+		wait(4 * time.Second)
+		h.progress.settled(batch, []buffer.Outcome{{Verdict: buffer.Delivered}})
+		wait(54 * time.Second)
+		if last := h.to.last(); last.Delivered != 12 || last.LastMinute != 12 && last.LastMinute != 7 {
+			t.Errorf("within the minute the report is %+v", last)
+		}
+		wait(time.Minute)
+		if last := h.to.last(); last.Delivered != 12 || last.LastMinute != 0 || last.LastDelivery < time.Minute {
+			t.Errorf("a minute later the report is %+v", last)
+		}
+		if n := len(h.to.all); n > 2*60/5+3 {
+			t.Errorf("%d reports in two and a half minutes", n)
+		}
+		if want := `msg="delivered in the last minute" events=12 per_second=0 dead=1 batches_waiting=0`; strings.Count(h.log.String(), want) != 1 || strings.Count(h.log.String(), "\n") != 1 {
+			t.Errorf("the log is %q; want one line with %q", h.log, want)
+		}
+	})
+	run("NotReady", func(t *testing.T, h *harness) {
+		h.notOK, h.waiting = errStarting, 3
+		defer h.start(t.Context())()
+		wait(10 * time.Second)
+		if last := h.to.last(); last.NotReady != "" {
+			t.Errorf("while it starts the report is %+v", last)
+		}
+		h.notOK = &NotReady{atSink, errors.New("503 to s3cret")}
+		wait(6 * time.Second)
+		if last := h.to.last(); last.NotReady != "sink: 503 to ***" {
+			t.Errorf("the report is %+v", last)
+		}
+		h.notOK = nil
+		wait(6 * time.Second)
+		if last := h.to.last(); last.NotReady != "" {
+			t.Errorf("when it recovered the report is %+v", last)
+		}
+		wait(time.Minute)
+		if !strings.Contains(h.log.String(), "events=0 per_second=0 dead=0 batches_waiting=3") {
+			t.Errorf("the log is %q", h.log)
+		}
+	})
+	run("DatabaseAway", func(t *testing.T, h *harness) {
+		h.to.err = errors.New("no route")
+		defer h.start(t.Context())()
+		wait(5 * time.Minute)
+		if n := strings.Count(h.log.String(), "no route"); n != 1 {
+			t.Errorf("the log has %d warnings; want 1:\n%s", n, h.log)
+		}
+		h.to.err = nil
+		wait(time.Minute + time.Second)
+		if len(h.to.all) == 0 || !h.to.all[0].First {
+			t.Errorf("reports when it is back: %+v", h.to.all)
+		}
+	})
+}
