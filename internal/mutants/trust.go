@@ -133,8 +133,8 @@ var trustMutants = []mutant{
 	{
 		name: "a proposed projection drops the event's own columns",
 		file: "internal/scaffold/project.go",
-		old:  "	p.columns = append(p.columns, p.row(\"e\", p.t, more)+\" AS payload\")\n",
-		new:  "	if p.parent != nil {\n		p.t = p.parent.Table\n	}\n	p.columns = append(p.columns, p.row(\"p\", p.t, more[:0])+\" AS payload\")\n",
+		old:  "	p.columns = append(p.columns, row+\" AS payload\")\n",
+		new:  "	_ = row\n	p.columns = append(p.columns, \"NULL AS payload\")\n",
 		pkg:  "./internal/scaffold", test: "TestPropose",
 	},
 	{

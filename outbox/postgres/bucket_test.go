@@ -26,7 +26,7 @@ func TestTakeToken_Privileges(t *testing.T) {
 	f.Exec(t, "CREATE SCHEMA relay")
 	_, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: "public.own_events", Schema: "relay"})
 	check(t, err)
-	const others = "own_events, relay.outbox_batches, relay.outbox_dead_letters, relay.outbox_buffers"
+	const others = "own_events, relay.outbox_batches, relay.outbox_dead_letters, relay.outbox_buffers, relay.outbox_relays"
 	url := p.asRole(t, "relay_", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+others, "GRANT USAGE ON ALL SEQUENCES IN SCHEMA public", "GRANT USAGE ON SCHEMA relay")
 	take := func(url string) (time.Duration, error) {
 		b, err := postgres.Open(postgres.Config{URL: url, Table: "public.own_events", Schema: "relay", Pipeline: "own"})

@@ -112,7 +112,7 @@ func TestCheck_Privileges(t *testing.T) {
 	}
 
 	relay := p.asRole(t, "relay_",
-		"GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_events, outbox_batches, outbox_dead_letters, outbox_buffers",
+		"GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_events, outbox_batches, outbox_dead_letters, outbox_buffers, outbox_relays",
 		"GRANT USAGE ON ALL SEQUENCES IN SCHEMA public")
 	application := newTestDB(t, p.asRole(t, "app_", "GRANT INSERT ON outbox_events"), p.opt)
 	_, err = application.pool.Exec(t.Context(), "INSERT INTO outbox_events (topic, payload) VALUES ('t', '{}'), ('t', '{}'), ('t', '{}')")

@@ -284,6 +284,11 @@ func (b uuidBuffer) DeadLetterQueue() buffer.Queue {
 	return uuidQueue{b.Buffer.DeadLetterQueue(), b.queue.n}
 }
 
+// ReportRelay implements buffer.RelayReporter.
+func (b uuidBuffer) ReportRelay(ctx context.Context, r buffer.RelayReport) error {
+	return b.Buffer.(buffer.RelayReporter).ReportRelay(ctx, r)
+}
+
 func (b uuidBuffer) Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
 	return b.queue.Claim(ctx, limit, lease)
 }

@@ -147,12 +147,11 @@ func TestDiagnose_CustomTableFixes(t *testing.T) {
 		"cycles": {damage: "ALTER SEQUENCE app.contact_activity_events_id_seq CYCLE", level: buffer.LevelWarning, about: "your table", says: "id_seq cycles"},
 		"uuid": {
 			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE uuid USING gen_random_uuid()", level: buffer.LevelWarning, about: "your table",
-			says: "claims have no cursor and read all dead rows while a long transaction blocks vacuum; name a growing column as source.cursor, " +
-				"or at least create an index: CREATE INDEX ON app.contact_activity_events (id) WHERE group_id IS NULL", fix: "cursor",
+			says: "is a uuid: each claim reads the whole table", fix: "cursor",
 		},
 		"uuid, indexed": {
 			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE uuid USING gen_random_uuid(); CREATE INDEX waiting ON " + events + " (id) WHERE group_id IS NULL",
-			level:  buffer.LevelOK, about: "your table", says: "claims use index app.waiting, in no order; claims have no cursor", fix: "cursor",
+			level:  buffer.LevelOK, about: "your table", says: "claims use index app.waiting; a growing column", fix: "cursor",
 		},
 		"restricting reference": {
 			damage: "CREATE TABLE app.log (event bigint PRIMARY KEY REFERENCES " + events + ")", level: buffer.LevelWarning, about: "foreign keys",

@@ -16,7 +16,7 @@ func TestPrivileges_Enough(t *testing.T) {
 	p := newMigratedDB(t, buffertest.Options{Archive: true})
 	f := p.fixture(t, "outbox_events", "orders")
 	url := p.asRole(t, "relay_",
-		"GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_events, outbox_batches, outbox_dead_letters, outbox_buffers, outbox_archive",
+		"GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_events, outbox_batches, outbox_dead_letters, outbox_buffers, outbox_relays, outbox_archive",
 		"GRANT USAGE ON ALL SEQUENCES IN SCHEMA public")
 	b, err := postgres.Open(postgres.Config{URL: url, Pipeline: "orders", Archive: "outbox_archive"})
 	check(t, err)

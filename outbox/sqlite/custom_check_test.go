@@ -107,7 +107,7 @@ func TestMigrate_CustomTable(t *testing.T) {
 func TestDiagnose_CustomTable(t *testing.T) {
 	t.Parallel()
 	const joined = "SELECT e.id, p.name AS payload FROM {events} AS e JOIN p ON p.id = e.p"
-	const tables = "CREATE TABLE p (id INTEGER PRIMARY KEY, name); CREATE TABLE t (id INTEGER PRIMARY KEY AUTOINCREMENT, p, group_id TEXT)"
+	const tables = "CREATE TABLE p (id INTEGER PRIMARY KEY, name); CREATE TABLE t (id INTEGER PRIMARY KEY AUTOINCREMENT, p, created_at TEXT, group_id TEXT)"
 	for project, fix := range map[string]string{
 		strings.Replace(joined, "{events}", "t", 1) + " WHERE e.group_id = ?":              "{events}",
 		strings.Replace(joined, "p.name", "(SELECT count(*) FROM t o WHERE o.p = e.p)", 1): "create an index",

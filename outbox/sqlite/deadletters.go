@@ -44,10 +44,11 @@ func (b *Buffer) match(f buffer.DeadFilter) []any {
 
 const (
 	// presentNameSQL is the name of a dead letter's sink now. A dead letter keeps the name under which it died.
+	// Sinks that are not dropped come first, then the one with that very name; min() sorts nothing.
 	presentNameSQL = `coalesce((
-  SELECT s.sink FROM outbox_sinks AS s JOIN outbox_buffers AS b ON b.buffer = s.buffer
-  WHERE b.pipeline = ?1 AND (s.sink = outbox_dead_letters.sink OR outbox_dead_letters.sink IN (SELECT value FROM json_each(s.formerly)))
-  ORDER BY s.dropped_at IS NOT NULL, s.sink <> outbox_dead_letters.sink LIMIT 1), outbox_dead_letters.sink)`
+  SELECT substr(min((s.dropped_at IS NOT NULL) || (s.sink <> outbox_dead_letters.sink) || s.sink), 3)
+  FROM outbox_sinks AS s JOIN outbox_buffers AS b ON b.buffer = s.buffer
+  WHERE b.pipeline = ?1 AND (s.sink = outbox_dead_letters.sink OR outbox_dead_letters.sink IN (SELECT value FROM json_each(s.formerly)))), outbox_dead_letters.sink)`
 
 	// The statement for open dead letters uses their index and does not walk over the closed ones.
 	listOpenSQL = `
