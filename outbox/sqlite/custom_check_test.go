@@ -136,7 +136,7 @@ func TestDiagnose_CustomTable(t *testing.T) {
 		}
 	}
 
-	_, b = newCustom(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, group_id TEXT); CREATE INDEX i ON t (group_id)", sqlite.Config{Custom: buffer.CustomTable{Project: byGroup}})
+	_, b = newCustom(t, "CREATE TABLE t (id INTEGER PRIMARY KEY, payload, created_at TEXT, group_id TEXT); CREATE INDEX i ON t (group_id)", sqlite.Config{Custom: buffer.CustomTable{Project: byGroup}})
 	found = b.Diagnose(t.Context())
 	if find(found, buffer.LevelWarning, "ids", "no AUTOINCREMENT") == nil || len(bad(found)) != 1 {
 		t.Fatalf("without AUTOINCREMENT it finds %+v", bad(found))
