@@ -15,7 +15,7 @@ const (
 	viewHead = "CREATE TEMPORARY VIEW relay_projection AS SELECT 1 AS one FROM (\n"
 	viewTail = "\n) projected"
 
-	// Trusted are superusers, the relay's role and those that it is a member of, and the owners of database, event table and the object's schema.
+	// Objects that have a name of their own were meant: only those are looked for that share their name with another owner's. Trusted are superusers, the relay's role and those that it is a member of, and the owners of database, event table and the object's schema.
 	callsSQL = `
 WITH trusted AS (
   SELECT r.oid FROM pg_roles r, pg_roles me
@@ -29,7 +29,10 @@ WITH trusted AS (
        LEFT JOIN pg_proc p ON d.refclassid = 'pg_proc'::regclass AND p.oid = d.refobjid
        LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
        LEFT JOIN pg_class v ON d.refclassid = 'pg_class'::regclass AND v.oid = d.refobjid AND v.relkind IN ('v', 'm', 'f')
-  WHERE r.ev_class = 'pg_temp.relay_projection'::regclass
+  WHERE r.ev_class = 'pg_temp.relay_projection'::regclass AND (
+    EXISTS (SELECT FROM pg_proc other WHERE other.proname = p.proname AND other.proowner <> p.proowner)
+    OR EXISTS (SELECT FROM pg_operator other WHERE other.oprname = o.oprname AND other.oprowner <> o.oprowner)
+    OR EXISTS (SELECT FROM pg_class other WHERE other.relname = v.relname AND other.relowner <> v.relowner AND other.relkind IN ('r', 'p', 'v', 'm', 'f')))
 )
 SELECT DISTINCT object, quote_ident(pg_get_userbyid(owner)) FROM called
 WHERE owner IS NOT NULL AND owner <> schema_owner AND owner NOT IN (SELECT oid FROM trusted)
@@ -53,7 +56,7 @@ func checkCalls(ctx context.Context, db *pg.DB, project, table string, missing *
 		return err
 	}
 	for _, f := range found {
-		missing.Add("source.project would run "+f[0]+", which belongs to "+f[1]+", with the relay's rights",
+		missing.Add("source.project would run "+f[0]+", which belongs to "+f[1]+" and has the name of another owner's, with the relay's rights",
 			"name what is meant with its schema, such as pg_catalog.to_jsonb, or make the owner of the event table its owner; and see that "+f[1]+" may create nothing in the search path")
 	}
 	return nil
