@@ -158,7 +158,7 @@ func (p *proposal) addKey(joined bool) {
 // isSecret reports whether the name of a column suggests a secret. The id of another row is none.
 func isSecret(t *introspect.Table, column string) bool {
 	isRef := slices.ContainsFunc(t.Refs, func(r introspect.Ref) bool { return r.Column == column })
-	return buffer.LooksSecret(column) && !(isRef && strings.HasSuffix(strings.ToLower(column), "id"))
+	return buffer.LooksSecret(column) && (!isRef || !strings.HasSuffix(strings.ToLower(column), "id"))
 }
 
 // sendable returns the columns of a row that are sent, and adds the others to p.unsent. The event's group_id is the relay's.

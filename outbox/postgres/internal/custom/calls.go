@@ -44,7 +44,9 @@ func checkCalls(ctx context.Context, db *pg.DB, project, table string, missing *
 	project = strings.ReplaceAll(strings.TrimRight(project, "; \t\r\n"), "$1", "NULL::pg_catalog.uuid")
 	var found [][2]string
 	err := db.RoundTrip(ctx, []pg.Step{
-		pg.Begin, db.UserTx(db.StatementTimeout), {SQL: viewHead + project + viewTail},
+		pg.Begin,
+		db.UserTx(db.StatementTimeout),
+		{SQL: viewHead + project + viewTail},
 		pg.SetLocal("search_path", pg.SearchPath),
 		{SQL: callsSQL, Args: []string{table}, Row: func(v [][]byte) error {
 			found = append(found, [2]string{string(v[0]), string(v[1])})
