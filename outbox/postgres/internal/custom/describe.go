@@ -30,14 +30,14 @@ WHERE e.custom_id = ANY ((SELECT uuids FROM outbox_batches WHERE group_id = $1):
 	// A batch of one of several sinks has some of the rows with its claim_id. Its own group_id is in relay.batch.
 	rowsSharedSQL = `
 SELECT e.* FROM custom_events e
-WHERE e.custom_id BETWEEN (SELECT first_id FROM outbox_batches WHERE group_id = current_setting('relay.batch')::uuid)
-                      AND (SELECT last_id FROM outbox_batches WHERE group_id = current_setting('relay.batch')::uuid)
+WHERE e.custom_id BETWEEN (SELECT first_id FROM outbox_batches WHERE group_id = pg_catalog.current_setting('relay.batch')::uuid)
+                      AND (SELECT last_id FROM outbox_batches WHERE group_id = pg_catalog.current_setting('relay.batch')::uuid)
   AND e.group_id = $1
-  AND e.custom_id::bigint <@ (SELECT members FROM outbox_batches WHERE group_id = current_setting('relay.batch')::uuid)`
+  AND e.custom_id::bigint OPERATOR(pg_catalog.<@) (SELECT members FROM outbox_batches WHERE group_id = pg_catalog.current_setting('relay.batch')::uuid)`
 
 	rowsSharedUUIDSQL = `
 SELECT e.* FROM custom_events e
-WHERE e.custom_id = ANY ((SELECT uuids FROM outbox_batches WHERE group_id = current_setting('relay.batch')::uuid)::uuid[]) AND e.group_id = $1`
+WHERE e.custom_id = ANY ((SELECT uuids FROM outbox_batches WHERE group_id = pg_catalog.current_setting('relay.batch')::uuid)::uuid[]) AND e.group_id = $1`
 
 	// This one only describes them, before the relay's tables exist.
 	rowsDescribedSQL = `
