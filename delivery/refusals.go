@@ -48,6 +48,7 @@ type refusals struct {
 	held       bool      // batches are held since the last success
 	last       error
 
+	projectedAt time.Time // when the last batch was leased of which an event was accepted: its projection worked then
 	// unprojected are the batches of which the projection rejected each event, and when it first did; unprojectedHeld: some wait that no
 	// success has made due since.
 	unprojected     map[uuid.UUID]time.Time
@@ -92,6 +93,9 @@ func (d *refusals) accepted(l *buffer.Lease, all bool, began time.Time) (ended, 
 	}
 	if began.After(d.acceptedAt) {
 		d.acceptedAt = began
+	}
+	if l.ClaimedLocal.After(d.projectedAt) {
+		d.projectedAt = l.ClaimedLocal
 	}
 	if d.row > 0 && began.Before(d.rowSince) { // the sink may have changed its mind since
 		return false, release
@@ -313,13 +317,13 @@ func (d *refusals) projectionFailed(groupID uuid.UUID) {
 	d.unprojectedHeld = true
 }
 
-// acceptedSinceProjection reports whether the sink accepted another event, in a send that began after the projection had failed for the batch. So
-// the projection is not wrong for all events.
+// acceptedSinceProjection reports whether the sink accepted another event, of a batch that was leased, and so projected, after the projection had failed for
+// this one. So the projection is not wrong for all events. When the send began says nothing: a batch may wait for a rate limit while the projection breaks.
 func (d *refusals) acceptedSinceProjection(groupID uuid.UUID) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	at, known := d.unprojected[groupID]
-	return known && d.acceptedAt.After(at)
+	return known && d.projectedAt.After(at)
 }
 
 // releaseUnprojected reports, once, whether batches wait that can be decided on.
@@ -330,7 +334,7 @@ func (d *refusals) releaseUnprojected() bool {
 		return false
 	}
 	for _, at := range d.unprojected {
-		if d.acceptedAt.After(at) {
+		if d.projectedAt.After(at) {
 			d.unprojectedHeld = false
 			return true
 		}

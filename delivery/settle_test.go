@@ -740,6 +740,7 @@ func TestProjectionFailure_AloneIsBuriedAfterASuccess(t *testing.T) {
 				work := func(batch *buffer.Lease, want string) {
 					t.Helper()
 					<-time.After(time.Second)
+					batch.ClaimedLocal = time.Now()
 					_, _, err := b.work(t, batch)
 					expectError(t, err, nil)
 					expect(t, "settled", describe(b.settled), want)
@@ -751,10 +752,18 @@ func TestProjectionFailure_AloneIsBuriedAfterASuccess(t *testing.T) {
 					c.batch.Outages++
 				}
 				b.recovered = nil
+				early := batchOf(1) // it was projected before, and waited for a rate limit
+				early.ClaimedLocal = time.Now().Add(-time.Minute)
+				_, _, err := b.work(t, early)
+				expectError(t, err, nil)
+				expect(t, "made due by a batch of before", len(b.recovered), 0)
+				work(c.batch, "retry []")
+				c.batch.Outages++
+				b.recovered = nil
 				work(batchOf(1), "delivered []")
 				expect(t, "made due", len(b.recovered) > 0, true)
 				work(c.batch, c.want)
-				expect(t, "sends", b.sends, 2)
+				expect(t, "sends", b.sends, 2) // what was leased before the failure waits, too
 			})
 		})
 	}

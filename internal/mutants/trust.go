@@ -24,6 +24,13 @@ var trustMutants = []mutant{
 		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/relays",
 	},
 	{
+		name: "a projection may prepare statements",
+		file: "outbox/postgres/internal/pg/tx.go",
+		old:  "WHERE from_sql LIMIT 1",
+		new:  "WHERE from_sql AND name = '' LIMIT 1",
+		pkg:  "./outbox/postgres", test: "TestProjection_Prepares",
+	},
+	{
 		name: "what a projection sets stays in the session",
 		file: "outbox/postgres/internal/custom/project.go",
 		old:  "{SQL: \"ROLLBACK\"},",

@@ -292,6 +292,8 @@ func TestSeveralToSingle(t *testing.T) {
 
 		insertTopics(t, p, "a.5") // and back to several
 		check(t, b.RestoreSink(t.Context(), "crm"))
+		check(t, b.DropSink(t.Context(), "crm", buffer.DroppedDiscarded)) // by mistake
+		check(t, b.RestoreSink(t.Context(), "crm"))
 		check(t, b.ServeSinks(t.Context()))
 		routeAll(t, b, "[crm]")
 		deliverAll(t, b.Sink("crm"), takeOverOf(t, b.Sink("crm"), "a.5"))

@@ -320,3 +320,50 @@ func TestProjection_Planted(t *testing.T) {
 		t.Errorf("a function of public was called %d times by statements of the relay", n)
 	}
 }
+
+// TestProjection_Prepares: a function that a projection calls prepares statements under the names of the relay's. The connection is given up, and the
+// relay's own statements run.
+func TestProjection_Prepares(t *testing.T) {
+	t.Parallel()
+	p := newMigratedDB(t, buffertest.Options{})
+	exec := func(sql string) {
+		t.Helper()
+		_, err := p.pool.Exec(t.Context(), sql)
+		check(t, err)
+	}
+	exec(`
+		CREATE TABLE parents (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text, group_id uuid);
+		CREATE TABLE called (n int);
+		INSERT INTO parents (name) SELECT 'x' FROM generate_series(1, 20)`)
+	_, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: "parents", Custom: true})
+	check(t, err)
+	b, err := postgres.Open(postgres.Config{URL: p.url, Table: "parents", Pipeline: "parents", Custom: buffer.CustomTable{
+		Project: "SELECT e.id, 't' AS topic, to_jsonb(e) AS payload FROM parents e WHERE e.group_id = $1", ID: "id",
+	}})
+	check(t, err)
+	t.Cleanup(func() { check(t, b.Close()) })
+	work := func() (projected error) {
+		t.Helper()
+		batch, err := b.Claim(t.Context(), 1, lease)
+		check(t, err)
+		check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+		return batch.ProjectErr
+	}
+	check(t, work())
+	exec(`
+		CREATE FUNCTION public.to_jsonb(parents) RETURNS jsonb LANGUAGE plpgsql AS $f$
+		DECLARE r record; BEGIN
+		  FOR r IN SELECT name, array_to_string(parameter_types, ',') AS types FROM pg_prepared_statements WHERE name LIKE 'relay_%' LOOP
+		    EXECUTE format('DEALLOCATE %I', r.name);
+		    EXECUTE format('PREPARE %I%s AS INSERT INTO public.called VALUES (7)', r.name, CASE WHEN r.types <> '' THEN '(' || r.types || ')' ELSE '' END);
+		  END LOOP;
+		  RETURN '{}'; END $f$`)
+	for range 4 {
+		if err := work(); !errors.Is(err, buffer.ErrDatabaseUnavailable) || !strings.Contains(err.Error(), "PREPARE") {
+			t.Errorf("the projection: %v", err)
+		}
+	}
+	if n := countRows(t, p, "called"); n > 0 {
+		t.Errorf("statements of the function ran %d times in the place of the relay's", n)
+	}
+}

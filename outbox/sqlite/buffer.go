@@ -82,7 +82,7 @@ func (b *Buffer) opened() func(generation int64) {
 }
 
 // fence returns ErrLeaseLost for a batch that was leased in the file that was here before. In a backup of it there may be
-// the same batch; it belongs to whoever takes it over.
+// the same batch; it belongs to the process that takes it over.
 func (b *Buffer) fence(batch *buffer.Lease) error {
 	if at := b.replaced.Load(); at != nil && batch.ClaimedLocal.Before(*at) {
 		return buffer.ErrLeaseLost

@@ -21,7 +21,7 @@ import (
 
 var _ buffer.SinkRegistry = (*Buffer)(nil)
 
-// A pipeline that has a single sink again has dropped sinks, which can be restored.
+// A pipeline that has a single sink again keeps the sinks that it had, which can be restored and dropped.
 const listSinksSQL = `
 WITH waiting AS (
   SELECT sink, count(*) AS batches, sum(max(events - json_array_length(delivered), 0)) AS events
@@ -32,7 +32,7 @@ WITH waiting AS (
 SELECT n.sink, s.sink IS NOT NULL, coalesce(s.match, '[]'), coalesce(s.formerly, '[]'), coalesce(w.batches, 0), coalesce(w.events, 0),
        s.seen_at, coalesce((julianday('now') - julianday(s.seen_at)) * 86400, 0.0), s.dropped_at, coalesce(s.dropped_as, '')
 FROM names AS n LEFT JOIN outbox_sinks AS s ON s.buffer = ?1 AND s.sink = n.sink LEFT JOIN waiting AS w ON w.sink = n.sink
-WHERE (SELECT routed FROM outbox_buffers WHERE buffer = ?1) OR s.dropped_at IS NOT NULL
+WHERE (SELECT routed FROM outbox_buffers WHERE buffer = ?1) OR s.sink IS NOT NULL
 ORDER BY n.sink`
 
 // Sinks implements buffer.SinkRegistry.

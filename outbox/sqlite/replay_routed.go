@@ -79,7 +79,7 @@ func (b *Buffer) replayRoutedAfter(ctx context.Context, args []any, limit int, a
 		if err != nil || len(picked) == 0 {
 			return err
 		}
-		if last = picked[len(picked)-1].id; len(picked) == limit && last > picked[0].id {
+		if last = picked[len(picked)-1].id; last > picked[0].id {
 			last-- // the next page may begin with another dead letter of the same event
 		}
 		var ids []int64

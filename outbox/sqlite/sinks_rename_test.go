@@ -293,6 +293,8 @@ func TestSeveralToSingle(t *testing.T) {
 
 		insertTopics(t, p, "a.5") // and back to several
 		testkit.NoError(t, b.RestoreSink(t.Context(), "crm"))
+		testkit.NoError(t, b.DropSink(t.Context(), "crm", buffer.DroppedDiscarded)) // by mistake
+		testkit.NoError(t, b.RestoreSink(t.Context(), "crm"))
 		testkit.NoError(t, b.ServeSinks(t.Context()))
 		routeAll(t, b, "[crm]")
 		deliverAll(t, b.Sink("crm"), takeOverOf(t, b.Sink("crm"), "a.5"))

@@ -64,6 +64,16 @@ var (
 	Commit = Step{SQL: "COMMIT"}
 )
 
+// ErrPrepared: a statement of the user's prepared statements.
+var ErrPrepared = errors.New("source.project calls a function that prepares statements (PREPARE), which could replace those of the relay; expected one that only reads")
+
+// preparedByUser refuses a connection on which a statement of the user's has prepared others. No rollback takes that back, and they could have the names of
+// the relay's, which would run them in the place of its own. It is not prepared itself; those of the relay are not from SQL.
+var preparedByUser = Step{
+	SQL: "SELECT name FROM pg_catalog.pg_prepared_statements WHERE from_sql LIMIT 1",
+	Row: func([][]byte) error { return ErrPrepared },
+}
+
 // RoundTrip pipelines the steps behind one Sync.
 func (db *DB) RoundTrip(ctx context.Context, steps []Step) error {
 	conn, release, err := db.Acquire(ctx)
@@ -75,6 +85,9 @@ func (db *DB) RoundTrip(ctx context.Context, steps []Step) error {
 	batch := &pgconn.Batch{}
 	session := sessionOf(conn.Conn().PgConn())
 	steps = slices.Clone(steps)
+	if slices.ContainsFunc(steps, func(s Step) bool { return s.UserSQL }) {
+		steps = append(steps, preparedByUser)
+	}
 	for i := range steps {
 		s := &steps[i]
 		if s.Settings != nil {

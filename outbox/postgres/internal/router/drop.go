@@ -14,7 +14,7 @@ import (
 // sent: by the command, and again by the sweeps of every relay, because a batch that a relay had leased may be put back later. A batch
 // of a sink that is not in the registry is never ended.
 
-// A pipeline that has a single sink again has dropped sinks, which can be restored.
+// A pipeline that has a single sink again keeps the sinks that it had, which can be restored and dropped.
 const listSQL = `
 SELECT coalesce(s.sink, l.sink), s.sink IS NOT NULL, s.match, s.formerly, coalesce(l.batches, 0), coalesce(l.events, 0),
        s.seen_at, coalesce(extract(epoch FROM clock_timestamp() - s.seen_at) * 1000000, 0)::bigint, s.dropped_at, coalesce(s.dropped_as, '')
@@ -23,7 +23,7 @@ FULL JOIN (
   SELECT sink, count(*) AS batches, sum(greatest(events - cardinality(delivered), 0))::bigint AS events
   FROM outbox_batches WHERE buffer = $1 AND sink <> '*' GROUP BY sink
 ) l ON l.sink = s.sink
-WHERE (SELECT routed FROM outbox_buffers WHERE buffer = $1) OR s.dropped_at IS NOT NULL
+WHERE (SELECT routed FROM outbox_buffers WHERE buffer = $1) OR s.sink IS NOT NULL
 ORDER BY 1`
 
 // Sinks lists the registry; see buffer.SinkRegistry.
