@@ -64,7 +64,7 @@ var (
 	Commit = Step{SQL: "COMMIT"}
 )
 
-// ErrPrepared: a statement of the user's prepared statements.
+// ErrPrepared says that a statement of the user's has prepared others.
 var ErrPrepared = errors.New("source.project calls a function that prepares statements (PREPARE), which could replace those of the relay; expected one that only reads")
 
 // preparedByUser refuses a connection on which a statement of the user's has prepared others. No rollback takes that back, and they could have the names of
