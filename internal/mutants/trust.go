@@ -133,7 +133,7 @@ var trustMutants = []mutant{
 	{
 		name: "a projection that fails for all events buries them",
 		file: "delivery/refusals.go",
-		old:  "return known && d.acceptedAt.After(at)",
+		old:  "return known && d.projectedAt.After(at)",
 		new:  "return known && at.After(d.acceptedAt)",
 		pkg:  "./delivery", test: "TestProjectionFailure_AloneIsBuriedAfterASuccess",
 	},

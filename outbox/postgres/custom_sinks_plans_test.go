@@ -59,7 +59,9 @@ func TestPlans_CustomSinks(t *testing.T) {
 				}
 				return err
 			})
-			if read > 30_000 {
+			// 19,000 usually, and 2,000 more for each batch while another snapshot keeps the index entries of the
+			// 2,000 claimed rows; the backlog again and again is 300,000.
+			if read > 100_000 {
 				t.Errorf("%d rows were read, the backlog again and again", read)
 			}
 		})
