@@ -95,24 +95,28 @@ func (p *relay) end() (status int, err error) {
 	return status, nil
 }
 
-// said returns the log of the process.
+// said returns the end of the process's log.
 func (p *relay) said() []byte {
-	text, err := os.ReadFile(p.log)
-	if err != nil {
-		return []byte(err.Error())
-	}
-	text = text[min(p.began, int64(len(text))):]
+	text := p.logged()
 	const most = 4000
 	return text[max(0, len(text)-most):]
 }
 
+// logged returns the log of the process, without those before it.
+func (p *relay) logged() []byte {
+	text, err := os.ReadFile(p.log)
+	if err != nil {
+		return []byte(err.Error())
+	}
+	return text[min(p.began, int64(len(text))):]
+}
+
 // ranOut reports whether the log says that shutdown_timeout expired.
-func (p *relay) ranOut() bool { return bytes.Contains(p.said(), []byte("shutdown_timeout (")) }
+func (p *relay) ranOut() bool { return bytes.Contains(p.logged(), []byte("shutdown_timeout (")) }
 
 // leftBatch reports whether the last process says that it could not settle a batch, because PostgreSQL was away.
 func (p *relay) leftBatch() bool {
-	said := p.said()
-	return bytes.Contains(said, []byte("was not settled, it will be taken over: settling a batch: cannot reach PostgreSQL"))
+	return bytes.Contains(p.logged(), []byte("was not settled, it will be taken over: settling a batch: cannot reach PostgreSQL"))
 }
 
 func (p *relay) signal(s syscall.Signal) error { return p.process.cmd.Process.Signal(s) }

@@ -21,20 +21,26 @@ func TestDivide(t *testing.T) {
 		n, read                       int
 		why                           error
 		unfinished, attempts, outages int
+		reads                         int    // that fail
 		want                          string // verdict, ids, attempts, outages and unfinished leases of each outcome
 	}{
-		{"too large", 5, 2, buffer.ErrTooLarge, 1, 0, 0, "retry [101 102]0/0/0, retry [103 104]0/0/0, retry [105]0/0/0"},
-		{"too large at the last event", 3, 2, buffer.ErrTooLarge, 1, 0, 0, "retry [101 102]0/0/0, retry [103]0/0/0"},
-		{"sent before", 2, 1, buffer.ErrTooLarge, 1, 2, 0, "retry [101]2/1/0, retry [102]2/1/0"},
-		{"left unfinished before", 2, 1, buffer.ErrTooLarge, 4, 0, 3, "retry [101]0/3/2, retry [102]0/3/2"},
-		{"slow", 4, 3, slow, 1, 0, 0, "retry [101 102]0/0/0, retry [103 104]0/0/0"},
-		{"slow at the first event", 2, 0, slow, 1, 0, 0, "retry [101]0/0/0, retry [102]0/0/0"},
-		{"slow alone", 1, 0, slow, 3, 2, 4, "retry []2/5/2"},
-		{"unreadable", 2, 0, unreadable, 1, 0, 0, "retry [101]0/0/0, retry [102]0/0/0"},
-		{"unreadable alone", 1, 0, unreadable, 1, 0, 0, "retry []0/1/0"},
-		{"neither read nor listed", 0, 0, broken, 4, 2, 1, "retry []2/2/3"},
-		{"a broken connection", 4, 2, broken, 1, 0, 0, "retry []0/1/0"},
-		{"a broken connection again", 4, 2, broken, 1, 0, 1, "retry [101 102]0/1/0, retry [103 104]0/1/0"},
+		{"too large", 5, 2, buffer.ErrTooLarge, 1, 0, 0, 1, "retry [101 102]0/0/0, retry [103 104]0/0/0, retry [105]0/0/0"},
+		{"too large at the last event", 3, 2, buffer.ErrTooLarge, 1, 0, 0, 1, "retry [101 102]0/0/0, retry [103]0/0/0"},
+		{"sent before", 2, 1, buffer.ErrTooLarge, 1, 2, 0, 1, "retry [101]2/1/0, retry [102]2/1/0"},
+		{"left unfinished before", 2, 1, buffer.ErrTooLarge, 4, 0, 3, 1, "retry [101]0/3/2, retry [102]0/3/2"},
+		{"slow", 4, 3, slow, 1, 0, 0, 1, "retry [101 102]0/0/0, retry [103 104]0/0/0"},
+		{"slow at the first event", 2, 0, slow, 1, 0, 0, 1, "retry [101]0/0/0, retry [102]0/0/0"},
+		{"slow alone", 1, 0, slow, 3, 2, 4, 1, "retry []2/5/2"},
+		{"unreadable", 2, 0, unreadable, 1, 0, 0, 1, "retry [101]0/0/0, retry [102]0/0/0"},
+		{"unreadable alone", 1, 0, unreadable, 1, 0, 0, 1, "retry []0/1/0"},
+		{"neither read nor listed", 0, 0, broken, 4, 2, 1, 1, "retry []2/2/3"},
+		{"a broken connection", 4, 2, broken, 1, 0, 0, 1, "retry []0/1/0"},
+		{"a broken connection, twice", 4, 2, broken, 1, 0, 1, 2, "retry []0/2/0"},
+		{"a broken connection, three times", 4, 2, broken, 1, 0, 2, 3, "retry [101 102]0/2/0, retry [103 104]0/2/0"},
+		{"a broken connection, after outages of the sink", 4, 2, broken, 1, 0, 7, 1, "retry []0/8/0"},
+		{"slow, but sent before", 4, 3, slow, 1, 0, 1, 2, "retry []0/2/0"},
+		{"slow, but left unfinished before", 4, 3, slow, 2, 0, 0, 2, "retry []0/1/1"},
+		{"slow three times, and sent before", 4, 3, slow, 1, 0, 1, 3, "retry [101 102]0/1/0, retry [103 104]0/1/0"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -42,8 +48,11 @@ func TestDivide(t *testing.T) {
 			batch := batchOf(c.n)
 			batch.UnfinishedLeases, batch.Attempts, batch.Outages = c.unfinished, c.attempts, c.outages
 			batch.FailRead(c.why, c.read)
-			if _, _, err := b.work(t, batch); err != nil {
-				t.Fatal(err)
+			for range c.reads {
+				b.settled = nil
+				if _, _, err := b.work(t, batch); err != nil {
+					t.Fatal(err)
+				}
 			}
 			got := make([]string, len(b.settled))
 			for i, o := range b.settled {
@@ -56,6 +65,24 @@ func TestDivide(t *testing.T) {
 			expect(t, "sends", b.sends, 0)
 		})
 	}
+}
+
+// A read that succeeds ends the row of those that failed.
+func TestDivide_ReadInBetween(t *testing.T) {
+	t.Parallel()
+	b := newHarness(nil)
+	broken := batchOf(4)
+	read := *broken
+	broken.FailRead(errors.New("connection reset"), 2)
+	for _, l := range []*buffer.Lease{broken, broken, &read, broken} {
+		b.settled = nil
+		l.Events = batchOf(4).Events
+		if _, _, err := b.work(t, l); err != nil {
+			t.Fatal(err)
+		}
+	}
+	expect(t, "outcomes", len(b.settled), 1)
+	expect(t, "sends", b.sends, 1)
 }
 
 // What becomes of a batch that kills its readers is decided by its ids.

@@ -55,17 +55,18 @@ type Config struct {
 // Worker sends batches and settles them. Safe for concurrent use; one Worker serves all
 // the goroutines of a pipeline.
 type Worker struct {
-	sink      sink.Sink
-	addresser sink.Addresser // nil if all events go to one address
-	preparer  sink.Preparer  // nil if Send has to wait for nothing
-	settler   buffer.Settler
-	config    Config
-	policy    policy
-	breakers  breakers
-	poison    poisonDetector
-	refusals  refusals
-	unsettled unsettled
-	hung      hungCalls
+	sink        sink.Sink
+	addresser   sink.Addresser // nil if all events go to one address
+	preparer    sink.Preparer  // nil if Send has to wait for nothing
+	settler     buffer.Settler
+	config      Config
+	policy      policy
+	breakers    breakers
+	poison      poisonDetector
+	refusals    refusals
+	failedReads failedReads
+	unsettled   unsettled
+	hung        hungCalls
 	// hungChecks is how many calls of the sink's Check do not return.
 	hungChecks atomic.Int32
 	kept       keptBatches
@@ -216,7 +217,10 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 	case errors.Is(l.NotRead, buffer.ErrKillsReader):
 		return attempt{outcomes: w.crashLooping(ctx, l), unsent: true}, nil
 	case l.NotRead != nil && !l.DeliveryRecorded(): // it may say nothing of its events
-		return attempt{outcomes: w.policy.divide(l), unsent: true}, nil
+		return attempt{outcomes: w.divide(l), unsent: true}, nil
+	}
+	w.failedReads.forget(l.GroupID)
+	switch {
 	case l.Len() == 0: // the application deleted them: only the ledger row is left
 		return attempt{outcomes: []buffer.Outcome{{Verdict: buffer.Delivered}}}, nil
 	case l.DeliveryRecorded():

@@ -298,9 +298,30 @@ var batchMutants = []mutant{
 	{
 		name: "a batch that cannot be read in time is read again and again",
 		file: "delivery/divide.go",
-		old:  "!eventsAtFault && l.Outages == 0",
-		new:  "(eventsAtFault || !eventsAtFault)",
+		old:  "		waits = reads < unreadReads\n",
+		new:  "		waits = reads > 0\n",
 		pkg:  "./delivery", test: "TestDivide$",
+	},
+	{
+		name: "a batch that was sent is divided when its read breaks after outages of the sink",
+		file: "delivery/divide.go",
+		old:  "		waits = reads < unreadReads\n",
+		new:  "		waits = reads+l.Outages < unreadReads\n",
+		pkg:  "./delivery", test: "TestDivide$",
+	},
+	{
+		name: "a batch that was sent is divided at the first slow read",
+		file: "delivery/divide.go",
+		old:  "waits = !fresh && reads < unreadReads",
+		new:  "waits = !fresh && reads < 1",
+		pkg:  "./delivery", test: "TestDivide$",
+	},
+	{
+		name: "a batch is divided by failed reads that a good one separates",
+		file: "delivery/divide.go",
+		old:  "	delete(f.batches, groupID)\n",
+		new:  "",
+		pkg:  "./delivery", test: "TestDivide_ReadInBetween",
 	},
 	{
 		name: "an owner that dies while it reads is not counted",
