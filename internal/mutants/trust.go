@@ -38,6 +38,27 @@ var trustMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestProjection_Planted",
 	},
 	{
+		name: "the relay's own part of a projection calls the operator that the search path prefers",
+		file: "outbox/postgres/internal/custom/describe.go",
+		old:  "e.custom_id::bigint OPERATOR(pg_catalog.<@)",
+		new:  "e.custom_id::bigint <@",
+		pkg:  "./outbox/postgres", test: "TestProjection_SharedOperator",
+	},
+	{
+		name: "a comment behind the semicolon hides what a projection calls",
+		file: "outbox/postgres/internal/custom/calls.go",
+		old:  "callsOf(ctx, db, viewStart+project, table)",
+		new:  "[][2]string(nil), error(nil)",
+		pkg:  "./outbox/postgres", test: "TestProjection_Planted",
+	},
+	{
+		name: "nobody is told that a projection may call what others made",
+		file: "outbox/postgres/internal/doctor/searchpath.go",
+		old:  "|| unknown == nil",
+		new:  "|| unknown != nil",
+		pkg:  "./outbox/postgres", test: "TestProjection_UnknownCalls",
+	},
+	{
 		name: "a projection is planned whatever it calls",
 		file: "outbox/postgres/internal/custom/calls.go",
 		old:  "	for _, f := range found {\n",

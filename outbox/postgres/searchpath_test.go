@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -273,7 +274,7 @@ func TestProjection_Planted(t *testing.T) {
 		CREATE FUNCTION public.to_jsonb(parents) RETURNS jsonb LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN INSERT INTO public.called VALUES (1); RETURN '{}'; END $$;
 		CREATE FUNCTION public.lower(text) RETURNS text LANGUAGE sql IMMUTABLE AS $$ SELECT $1 $$;
 		CREATE FUNCTION public.evil() RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN INSERT INTO public.called VALUES (2); RETURN 'x'; END $$`)
-	for _, project := range []string{project, project + ";", project + " -- $1"} {
+	for _, project := range []string{project, project + ";", project + " -- $1", project + "; -- last", project + " -- 1\n; -- 2\n"} {
 		b := open(project)
 		err := b.Check(t.Context())
 		if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), "belongs to") {
@@ -318,6 +319,78 @@ func TestProjection_Planted(t *testing.T) {
 	}
 	if n := calls(); n > 0 {
 		t.Errorf("a function of public was called %d times by statements of the relay", n)
+	}
+}
+
+// TestProjection_SharedOperator: the relay's own text in a projection calls no operator of another role, with a search path that prefers it.
+func TestProjection_SharedOperator(t *testing.T) {
+	t.Parallel()
+	for _, key := range []string{"Integer", "UUID"} {
+		t.Run(key, func(t *testing.T) {
+			t.Parallel()
+			o := newActivitySinks(t, key, "")
+			o.exec(t, `DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, pg_catalog, relay', current_database()); END $$`)
+			o.pool.Reset()
+			o.exec(t, plantedSQL)
+			o.exec(t, `
+				CREATE FUNCTION public.planted(uuid, uuid) RETURNS boolean LANGUAGE sql VOLATILE AS 'SELECT public.planted()';
+				CREATE OPERATOR public.= (LEFTARG = uuid, RIGHTARG = uuid, FUNCTION = public.planted);
+				CREATE FUNCTION public.planted(bigint, bigint) RETURNS boolean LANGUAGE sql VOLATILE AS 'SELECT public.planted()';
+				CREATE OPERATOR public.>= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = public.planted);
+				CREATE OPERATOR public.<= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = public.planted);
+				CREATE FUNCTION public.current_setting(text) RETURNS text LANGUAGE sql VOLATILE AS 'SELECT $1 WHERE public.planted()'`)
+			o.config.Custom.Project = "SELECT e.id, 'x.odd' AS topic, pg_catalog.to_jsonb(e.id) AS payload FROM {events} e"
+			o.Buffer = o.open(t, o.config)
+			o.exec(t, "INSERT INTO things (activity) SELECT 1 FROM pg_catalog.generate_series(1, 3)")
+			_, err := o.CountBacklog(t.Context(), 1)
+			check(t, err)
+			_, err = o.Route(t.Context(), 10, time.Hour, keepNone)
+			check(t, err)
+			for _, sink := range []string{"all", "odd"} {
+				b, err := o.Sink(sink).TakeOver(t.Context(), time.Hour, buffer.DueRetry)
+				check(t, err)
+				if b == nil || b.ProjectErr != nil || len(b.Events) != 3 {
+					t.Errorf("sink %s has %+v", sink, b)
+				}
+			}
+		})
+	}
+}
+
+// TestProjection_UnknownCalls: doctor says when nobody can tell what a projection calls, because the role may make no temporary view.
+func TestProjection_UnknownCalls(t *testing.T) {
+	t.Parallel()
+	p := newMigratedDB(t, buffertest.Options{})
+	_, err := p.pool.Exec(t.Context(), "CREATE TABLE parents (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text, group_id uuid)")
+	check(t, err)
+	_, err = postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: "parents", Custom: true})
+	check(t, err)
+	role := p.asRole(t, "relay_app", "GRANT ALL ON ALL TABLES IN SCHEMA public", "GRANT ALL ON ALL SEQUENCES IN SCHEMA public")
+	found := func(url string) (found []string) {
+		b, err := postgres.Open(postgres.Config{URL: url, Table: "parents", Pipeline: "parents", Custom: buffer.CustomTable{ID: "id", Project: "SELECT e.id, e.name AS payload FROM {events} e"}})
+		check(t, err)
+		defer func() { check(t, b.Close()) }()
+		check(t, b.Check(t.Context()))
+		for _, f := range b.Diagnose(t.Context()) {
+			if strings.Contains(f.Text, "nobody can tell") {
+				found = append(found, f.Fix)
+			}
+		}
+		return found
+	}
+	for _, c := range []struct{ sql, url, want string }{
+		{"GRANT CREATE ON SCHEMA public TO PUBLIC", role, ""},
+		{`DO $$ BEGIN EXECUTE format('REVOKE TEMPORARY ON DATABASE %I FROM PUBLIC', current_database()); END $$`, role, "GRANT TEMPORARY ON DATABASE"},
+		{"REVOKE CREATE ON SCHEMA public FROM PUBLIC", role, ""}, // nobody can make what it would call
+		{"GRANT CREATE ON SCHEMA public TO PUBLIC", p.url, ""},
+		{`CREATE FUNCTION no_ddl() RETURNS event_trigger LANGUAGE plpgsql AS $$ BEGIN RAISE 'no DDL at noon'; END $$;
+		  CREATE EVENT TRIGGER no_ddl ON ddl_command_start WHEN TAG IN ('CREATE VIEW') EXECUTE FUNCTION no_ddl()`, p.url, "a role that is no superuser"},
+	} {
+		_, err := p.pool.Exec(t.Context(), c.sql)
+		check(t, err)
+		if got := found(c.url); len(got) > 1 || !strings.Contains(strings.Join(got, ""), c.want) || c.want == "" && len(got) > 0 {
+			t.Errorf("after %s: %q, want %q", c.sql, got, c.want)
+		}
 	}
 }
 

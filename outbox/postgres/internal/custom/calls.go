@@ -12,8 +12,9 @@ import (
 // to_jsonb(orders) of public is preferred to the polymorphic one of pg_catalog. The server says what the statement calls, without running or
 // planning it: it records the dependencies of a view, which is rolled back.
 const (
-	viewHead = "CREATE TEMPORARY VIEW relay_projection AS SELECT 1 AS one FROM (\n"
-	viewTail = "\n) projected"
+	viewStart = "CREATE TEMPORARY VIEW relay_projection AS "
+	viewHead  = viewStart + "SELECT 1 AS one FROM (\n"
+	viewTail  = "\n) projected"
 
 	// Objects that have a name of their own were meant: only those are looked for that share their name with another owner's. Trusted are superusers, the relay's role and those that it is a member of, and the owners of database, event table and the object's schema.
 	callsSQL = `
@@ -39,14 +40,41 @@ WHERE owner IS NOT NULL AND owner <> schema_owner AND owner NOT IN (SELECT oid F
 ORDER BY 1`
 )
 
-// checkCalls adds the functions, operators and views of other roles that a projection would run. It finds none where no temporary view can be made.
-func checkCalls(ctx context.Context, db *pg.DB, project, table string, missing *catalog.Findings) error {
+// checkCalls adds the functions, operators and views of other roles that a projection would run, and returns why nobody knows them: the role may
+// make no temporary view.
+func checkCalls(ctx context.Context, db *pg.DB, project, table string, missing *catalog.Findings) (unknown, err error) {
 	project = strings.ReplaceAll(strings.TrimRight(project, "; \t\r\n"), "$1", "NULL::pg_catalog.uuid")
-	var found [][2]string
-	err := db.RoundTrip(ctx, []pg.Step{
+	found, err := callsOf(ctx, db, viewHead+project+viewTail, table)
+	if pg.Code(err) == codeSyntax { // a comment behind the semicolon
+		found, err = callsOf(ctx, db, viewStart+project, table)
+	}
+	switch {
+	case pg.Code(err) == pg.CodeNoPrivilege, err != nil && pg.IsStatementError(err) && !isRefusedView(err):
+		return err, nil
+	case err != nil && pg.IsStatementError(err):
+		missing.Add("nobody can tell what source.project calls, because it cannot be the text of a view: "+err.Error(), "make it a single SELECT")
+		return nil, nil
+	case err != nil:
+		return nil, err
+	}
+	for _, f := range found {
+		missing.Add("source.project would run "+f[0]+", which belongs to "+f[1]+" and has the name of another owner's, with the relay's rights",
+			"name what is meant with its schema, such as pg_catalog.to_jsonb, or make the owner of the event table its owner; and see that "+f[1]+" may create nothing in the search path")
+	}
+	return nil, nil
+}
+
+// UnknownCalls returns why nobody knows what the projection calls; nil if that is known.
+func (t *Table) UnknownCalls(ctx context.Context, table string) (unknown, err error) {
+	return checkCalls(ctx, t.Base.DB, t.project, table, &catalog.Findings{})
+}
+
+// callsOf returns the objects that callsSQL finds in a view, and their owners.
+func callsOf(ctx context.Context, db *pg.DB, view, table string) (found [][2]string, err error) {
+	err = db.RoundTrip(ctx, []pg.Step{
 		pg.Begin,
 		db.UserTx(db.StatementTimeout),
-		{SQL: viewHead + project + viewTail},
+		{SQL: view},
 		pg.SetLocal("search_path", pg.SearchPath),
 		{SQL: callsSQL, Args: []string{table}, Row: func(v [][]byte) error {
 			found = append(found, [2]string{string(v[0]), string(v[1])})
@@ -54,12 +82,13 @@ func checkCalls(ctx context.Context, db *pg.DB, project, table string, missing *
 		}},
 		rollback,
 	})
-	if err != nil && !pg.IsStatementError(err) && pg.Code(err) != pg.CodeNoPrivilege {
-		return err
-	}
-	for _, f := range found {
-		missing.Add("source.project would run "+f[0]+", which belongs to "+f[1]+" and has the name of another owner's, with the relay's rights",
-			"name what is meant with its schema, such as pg_catalog.to_jsonb, or make the owner of the event table its owner; and see that "+f[1]+" may create nothing in the search path")
-	}
-	return nil
+	return found, err
+}
+
+const codeSyntax = "42601"
+
+// isRefusedView reports whether the server has something against the text of a view, and not against views: an event trigger may raise any code.
+func isRefusedView(err error) bool {
+	c := pg.Code(err)
+	return strings.HasPrefix(c, "42") || strings.HasPrefix(c, "0A")
 }

@@ -16,32 +16,36 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// {events} stands for one of these SELECTs. The ledger row says where the rows of the batch are.
+// {events} stands for one of these SELECTs. The ledger row says where the rows of the batch are. They run with the search path of the
+// projection, so they name the schema of all that they use.
 const (
 	rowsByIDSQL = `
 SELECT e.* FROM custom_events e
-WHERE e.custom_id BETWEEN (SELECT first_id FROM outbox_batches WHERE group_id = $1) AND (SELECT last_id FROM outbox_batches WHERE group_id = $1)
-  AND e.group_id = $1`
+WHERE e.custom_id OPERATOR(pg_catalog.>=) (SELECT first_id FROM outbox_batches WHERE group_id OPERATOR(pg_catalog.=) $1)
+  AND e.custom_id OPERATOR(pg_catalog.<=) (SELECT last_id FROM outbox_batches WHERE group_id OPERATOR(pg_catalog.=) $1)
+  AND e.group_id OPERATOR(pg_catalog.=) $1`
 
 	rowsByUUIDSQL = `
 SELECT e.* FROM custom_events e
-WHERE e.custom_id = ANY ((SELECT uuids FROM outbox_batches WHERE group_id = $1)::uuid[]) AND e.group_id = $1`
+WHERE e.custom_id OPERATOR(pg_catalog.=) ANY ((SELECT uuids FROM outbox_batches WHERE group_id OPERATOR(pg_catalog.=) $1)::pg_catalog.uuid[])
+  AND e.group_id OPERATOR(pg_catalog.=) $1`
 
 	// A batch of one of several sinks has some of the rows with its claim_id. Its own group_id is in relay.batch.
 	rowsSharedSQL = `
 SELECT e.* FROM custom_events e
-WHERE e.custom_id BETWEEN (SELECT first_id FROM outbox_batches WHERE group_id = pg_catalog.current_setting('relay.batch')::uuid)
-                      AND (SELECT last_id FROM outbox_batches WHERE group_id = pg_catalog.current_setting('relay.batch')::uuid)
-  AND e.group_id = $1
-  AND e.custom_id::bigint OPERATOR(pg_catalog.<@) (SELECT members FROM outbox_batches WHERE group_id = pg_catalog.current_setting('relay.batch')::uuid)`
+WHERE e.custom_id OPERATOR(pg_catalog.>=) (SELECT first_id FROM outbox_batches WHERE group_id OPERATOR(pg_catalog.=) pg_catalog.current_setting('relay.batch')::pg_catalog.uuid)
+  AND e.custom_id OPERATOR(pg_catalog.<=) (SELECT last_id FROM outbox_batches WHERE group_id OPERATOR(pg_catalog.=) pg_catalog.current_setting('relay.batch')::pg_catalog.uuid)
+  AND e.group_id OPERATOR(pg_catalog.=) $1
+  AND e.custom_id::bigint OPERATOR(pg_catalog.<@) (SELECT members FROM outbox_batches WHERE group_id OPERATOR(pg_catalog.=) pg_catalog.current_setting('relay.batch')::pg_catalog.uuid)`
 
 	rowsSharedUUIDSQL = `
 SELECT e.* FROM custom_events e
-WHERE e.custom_id = ANY ((SELECT uuids FROM outbox_batches WHERE group_id = pg_catalog.current_setting('relay.batch')::uuid)::uuid[]) AND e.group_id = $1`
+WHERE e.custom_id OPERATOR(pg_catalog.=) ANY ((SELECT uuids FROM outbox_batches WHERE group_id OPERATOR(pg_catalog.=) pg_catalog.current_setting('relay.batch')::pg_catalog.uuid)::pg_catalog.uuid[])
+  AND e.group_id OPERATOR(pg_catalog.=) $1`
 
 	// This one only describes them, before the relay's tables exist.
 	rowsDescribedSQL = `
-SELECT e.* FROM custom_events e WHERE e.group_id = $1`
+SELECT e.* FROM custom_events e WHERE e.group_id OPERATOR(pg_catalog.=) $1`
 )
 
 // checkProjection adds what is wrong with the projection. The server parses and plans it, and runs nothing of it.
@@ -56,7 +60,7 @@ func checkProjection(ctx context.Context, db *pg.DB, t Facts, c Config, missing 
 	if checkProjected(missing, d, t.Column(c.ID)); len(*missing) > before {
 		return nil
 	}
-	if err := checkCalls(ctx, db, project, t.Table.Quoted, missing); err != nil {
+	if _, err := checkCalls(ctx, db, project, t.Table.Quoted, missing); err != nil { // doctor says what is unknown
 		return err
 	}
 	if len(*missing) > before {

@@ -41,4 +41,29 @@ func (d *diagnosis) searchPath(ctx context.Context, events catalog.Table) {
 	if answered && found == 0 {
 		d.ok(about, "nobody else may create objects in its schemas")
 	}
+	if found > 0 && d.state != nil && d.state.Custom != nil {
+		d.unknownCalls(ctx, events)
+	}
+}
+
+const superuserSQL = `SELECT rolsuper::text, quote_ident(current_database()) FROM pg_roles WHERE rolname = current_user`
+
+// unknownCalls adds that nobody knows whether source.project calls what another role made.
+func (d *diagnosis) unknownCalls(ctx context.Context, events catalog.Table) {
+	const about = "projection"
+	unknown, err := d.state.Custom.UnknownCalls(ctx, events.Quoted)
+	if d.failed(about, err) || unknown == nil {
+		return
+	}
+	super, database := false, ""
+	if !d.query(ctx, about, superuserSQL, func(v []string) { super, database = v[0] == "true", v[1] }) {
+		return
+	}
+	text := "nobody can tell whether source.project calls objects of other roles, because the relay cannot make a temporary view: " + unknown.Error()
+	fix := "GRANT TEMPORARY ON DATABASE " + database + " TO " + pg.Quote(events.Role) + ", or REVOKE what the line about search_path names"
+	if super { // they would run with all rights
+		d.problem(about, text, "let the relay use a role that is no superuser; "+fix)
+		return
+	}
+	d.warn(about, text, fix)
 }
