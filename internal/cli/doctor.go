@@ -81,7 +81,9 @@ func (a *app) diagnose(ctx context.Context, cfg *config.Config, pipelines []*con
 	var checks []check
 	for i, opened := range pipelines {
 		checks = append(checks,
-			check{pipeline: i, run: opened.Buffer.Diagnose})
+			check{pipeline: i, run: func(ctx context.Context) []buffer.Finding {
+				return append(opened.Buffer.Diagnose(ctx), diagnosePayloads(ctx, opened.Buffer)...)
+			}})
 		for _, s := range opened.Sinks {
 			checks = append(checks, check{pipeline: i, run: func(ctx context.Context) []buffer.Finding {
 				return diagnoseSink(ctx, strings.TrimSpace("sink "+s.Config.SinkName), &s.Config.Sink, s.Sink)
