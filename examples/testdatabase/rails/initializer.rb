@@ -1,0 +1,2 @@
+# config/initializers/outbox.rb
+ActiveRecord::SchemaDumper.ignore_tables += [/\Aoutbox_/]
