@@ -193,23 +193,13 @@ func (p *policy) halve(l *buffer.Lease, why string) []buffer.Outcome {
 	return p.carryAttempts(l, []buffer.Outcome{sendNow(l, ids[:middle], why), sendNow(l, ids[middle:], why)})
 }
 
-// aloneAttempts is how often an event is at least asked about alone, before it dies of a sink that may refuse everything.
-const aloneAttempts = 4
-
-// halveRejected halves a batch that was rejected as a whole. If the sink accepts others, the rejections so far are explained by
-// an event of the batch that is still to be found: the others would die of it if the sink then refused everything for a while, so
-// the halves begin with no attempt. Otherwise the attempts count, but an event that is now alone has some left.
+// halveRejected halves a batch that was rejected as a whole. An event that is now alone begins with no attempt: until then the rejections
+// may have been about another event of its batch.
 func (p *policy) halveRejected(l *buffer.Lease, r result) []buffer.Outcome {
 	halves := p.halve(l, r.whole.err.Error())
-	if !r.whole.permanent {
-		return halves
-	}
 	for i := range halves {
-		switch o := &halves[i]; {
-		case r.others:
-			o.Attempts = 0
-		case len(o.IDs) == 1:
-			o.Attempts = min(o.Attempts, max(0, p.maxAttempts-aloneAttempts))
+		if len(halves[i].IDs) == 1 {
+			halves[i].Attempts = 0
 		}
 	}
 	return halves

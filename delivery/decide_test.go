@@ -40,7 +40,7 @@ func TestDecide(t *testing.T) {
 		{"one alone", 1, 2, down, "retry []2/5"},
 		{"refused as a whole", 5, 1, errBad, "retry [101 102 103]1/0, retry [104 105]1/0"},
 		{"refused as a whole, for good", 2, 0, forGood, "retry [101]0/0, retry [102]0/0"},
-		{"refused as a whole, at the last attempt", 2, 2, errBad, "retry [101]2/0, retry [102]2/0"},
+		{"refused as a whole, at the last attempt", 2, 2, errBad, "retry [101]0/0, retry [102]0/0"},
 		{"one alone refused", 1, 0, errBad, "retry [101]1/0"},
 		{"one alone refused once too often", 1, 2, errBad, "dead []3/0"},
 		{"one alone refused for good", 1, 0, forGood, "retry [101]1/0"},
@@ -209,8 +209,8 @@ func TestDecide_Properties(t *testing.T) {
 				if down || halved {
 					attempts = batch.Attempts
 				}
-				if halved && errors.Is(err, sink.ErrPermanent) && len(ids) == 1 {
-					attempts = 0 // it has at least four of its own, or max_attempts if that is less
+				if halved && len(ids) == 1 {
+					attempts = 0 // it has all of its own
 				}
 				if o.Attempts != attempts {
 					rt.Fatalf("event %d, of which the sink says %v, has %d attempts; want %d", id, err, o.Attempts, attempts)

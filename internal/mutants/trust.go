@@ -3,17 +3,10 @@ package main
 // trustMutants are about what the database and its users may do to the relay.
 var trustMutants = []mutant{
 	{
-		name: "events of a refused batch keep its attempts",
+		name: "an event that is left alone keeps the attempts of its batch",
 		file: "delivery/decide.go",
-		old:  "			o.Attempts = 0\n		case len(o.IDs) == 1:",
-		new:  "		case len(o.IDs) == 1:",
-		pkg:  "./delivery", test: "TestRefusal/OfABatchSparesItsOthers",
-	},
-	{
-		name: "an event that is left alone has one attempt",
-		file: "delivery/decide.go",
-		old:  "max(0, p.maxAttempts-aloneAttempts))",
-		new:  "max(0, p.maxAttempts-1))",
+		old:  "			halves[i].Attempts = 0\n",
+		new:  "",
 		pkg:  "./delivery", test: "TestRefusal/OfABatchSparesItsOthers",
 	},
 	{
