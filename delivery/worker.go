@@ -383,7 +383,7 @@ func (w *Worker) log(ctx context.Context, l *buffer.Lease, a *attempt) {
 			}
 		}
 		attrs := []slog.Attr{
-			slog.String("group_id", l.GroupID.String()), slog.Int("events", events), slog.Int64("first_id", first),
+			slog.String("group_id", l.GroupID.String()), slog.Int("events", events), slog.Any("first_id", l.LogID(first)),
 		}
 		if o.Verdict == buffer.Retry {
 			attrs = append(attrs, slog.Duration("retry_in", o.After.Round(time.Millisecond)))

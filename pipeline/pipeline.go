@@ -267,7 +267,7 @@ func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket di
 	}
 	if ticket.Suspect {
 		p.config.Log.WarnContext(stop, "sending a batch alone that its last owners did not finish", "group_id", l.GroupID,
-			"events", l.Len(), "first_id", l.FirstID, "unfinished", l.UnfinishedLeases-1)
+			"events", l.Len(), "first_id", l.LogID(l.FirstID), "unfinished", l.UnfinishedLeases-1)
 	}
 	p.config.Observer.Claimed(l, report.Took)
 	report.Events = max(1, l.Len())

@@ -226,7 +226,11 @@ func (s *Supervisor) checkPrivileges(ctx context.Context) {
 				continue
 			}
 			logged[f.Text] = true
-			s.config.Log.WarnContext(ctx, f.Text, "subject", strings.ReplaceAll(f.Subject, " ", "_"), "fix", f.Fix)
+			level := slog.LevelWarn
+			if f.Level == buffer.LevelOK {
+				level = slog.LevelInfo
+			}
+			s.config.Log.Log(ctx, level, f.Text, "subject", strings.ReplaceAll(f.Subject, " ", "_"), "fix", f.Fix)
 		}
 	}
 	s.privilegesChecked = true

@@ -48,6 +48,7 @@ To try it without any setup:  relay demo`,
 	}
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
+	root.SetFlagErrorFunc(flagError)
 	root.SetVersionTemplate("{{.Version}}\n")
 	root.SetHelpCommand(&cobra.Command{
 		Use:   "help [command]",

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,15 +14,28 @@ import (
 	"github.com/outboxrelay/relay/internal/config"
 )
 
-const configEnv = "RELAY_CONFIG"
+const (
+	configEnv     = "RELAY_CONFIG"
+	defaultConfig = "relay.yaml"
+)
 
 // withConfig makes a command that reads the configuration before it runs. Its argument, if it takes one, is the file.
 func (a *app) withConfig(c *cobra.Command, run func(*cobra.Command, *config.Config) error) *cobra.Command {
+	return a.withConfigOf(c, func() bool { return true }, run)
+}
+
+// withoutSinks is withConfig for a command that talks to no sink, and so needs no secret of one.
+func (a *app) withoutSinks(c *cobra.Command, run func(*cobra.Command, *config.Config) error) *cobra.Command {
+	return a.withConfigOf(c, func() bool { return false }, run)
+}
+
+// withConfigOf is withConfig; sinks reports, when the flags are known, whether the command talks to sinks.
+func (a *app) withConfigOf(c *cobra.Command, sinks func() bool, run func(*cobra.Command, *config.Config) error) *cobra.Command {
 	var path string
 	if c.Args == nil {
-		c.Args = cobra.NoArgs
+		c.Args = noArgs
 	}
-	c.Flags().StringVarP(&path, "config", "c", "", "configuration file (default $"+configEnv+")")
+	c.Flags().StringVarP(&path, "config", "c", "", "configuration file (default $"+configEnv+", or "+defaultConfig+")")
 	c.RunE = func(c *cobra.Command, args []string) error {
 		logging.Disable() // go-redis logs errors that it also returns
 		if len(args) == 1 {
@@ -30,7 +44,7 @@ func (a *app) withConfig(c *cobra.Command, run func(*cobra.Command, *config.Conf
 			}
 			path = args[0]
 		}
-		cfg, err := a.load(path)
+		cfg, err := a.load(path, sinks())
 		if err != nil {
 			return err
 		}
@@ -39,15 +53,20 @@ func (a *app) withConfig(c *cobra.Command, run func(*cobra.Command, *config.Conf
 	return c
 }
 
-// load reads the configuration at path, or at $RELAY_CONFIG if path is "".
-func (a *app) load(path string) (*config.Config, error) {
+// load reads the configuration at path; if path is "" the one at $RELAY_CONFIG, or relay.yaml in the working directory.
+func (a *app) load(path string, sinks bool) (*config.Config, error) {
+	path = cmp.Or(path, os.Getenv(configEnv))
 	if path == "" {
-		path = os.Getenv(configEnv)
+		if _, err := os.Stat(defaultConfig); errors.Is(err, fs.ErrNotExist) {
+			return nil, usage("there is no %s here; expected -c FILE or %s=FILE, or a new one: relay init", defaultConfig, configEnv)
+		}
+		path = defaultConfig
 	}
-	if path == "" {
-		return nil, usage("the configuration file is not set; expected -c relay.yaml or %s=relay.yaml", configEnv)
+	load := config.Load
+	if !sinks {
+		load = config.LoadWithoutSinks
 	}
-	cfg, err := config.Load(path)
+	cfg, err := load(path)
 	switch {
 	case err == nil:
 		a.config, a.redact = path, cfg.Redactor()

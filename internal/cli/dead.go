@@ -17,7 +17,7 @@ import (
 )
 
 func (a *app) deadCommand() *cobra.Command {
-	c := &cobra.Command{
+	return groupOf(&cobra.Command{
 		Use:   "dead",
 		Short: "List, show, replay or discard dead letters",
 		Long: `A dead letter is an event that the sink rejected permanently or too often. Replay
@@ -31,11 +31,7 @@ them.`,
   relay dead replay -c relay.yaml --pipeline orders --topic orders.created --dry-run
   relay dead replay -c relay.yaml --sink crm
   relay dead discard -c relay.yaml --pipeline orders --all`,
-		Args: cobra.NoArgs,
-		RunE: func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	c.AddCommand(a.deadListCommand(), a.deadShowCommand(), a.deadReplayCommand(), a.deadDiscardCommand())
-	return c
+	}, a.deadListCommand(), a.deadShowCommand(), a.deadReplayCommand(), a.deadDiscardCommand())
 }
 
 // deadFlags are the flags of the dead commands.
@@ -70,7 +66,7 @@ func (f *deadFlags) bindClosed(c *cobra.Command) {
 // rejectPositionalIDs points to --id if the arguments are ids.
 func rejectPositionalIDs(c *cobra.Command, args []string) error {
 	if _, _, err := admin.ParseIDs(args); len(args) == 0 || err != nil {
-		return cobra.NoArgs(c, args)
+		return noArgs(c, args)
 	}
 	return usage("unexpected argument %s; expected %s --id %s", strings.Join(args, " "), c.CommandPath(), strings.Join(args, ","))
 }

@@ -55,7 +55,7 @@ are skipped and counted.
 
 The exit status is 1 if an event selected with --id was not changed.`
 	var c *cobra.Command
-	c = a.withConfig(command, func(_ *cobra.Command, cfg *config.Config) error {
+	c = a.withoutSinks(command, func(_ *cobra.Command, cfg *config.Config) error {
 		if err := f.requireSelection(); err != nil {
 			return err
 		}

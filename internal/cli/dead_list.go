@@ -21,7 +21,7 @@ const tableLimit = 100
 func (a *app) deadListCommand() *cobra.Command {
 	var f deadFlags
 	var c *cobra.Command
-	c = a.withConfig(&cobra.Command{
+	c = a.withoutSinks(&cobra.Command{
 		Use:   "list",
 		Short: "List dead letters",
 		Long: `List shows the matching dead letters, one a line, at most --limit. With --json it

@@ -21,7 +21,7 @@ import (
 func (a *app) deadShowCommand() *cobra.Command {
 	var f deadFlags
 	var c *cobra.Command
-	c = a.withConfig(&cobra.Command{
+	c = a.withoutSinks(&cobra.Command{
 		Use:     "show",
 		Short:   "Show dead letters in full",
 		Example: "  relay dead show -c relay.yaml --id 17\n  relay dead show -c relay.yaml --pipeline orders --topic orders.created --json",

@@ -27,7 +27,7 @@ seconds. Finally it checks every order: the event of a committed order must have
 arrived exactly once or be a dead letter, that of a rolled back order must not
 arrive. Otherwise, the exit status is 1.`,
 		Example: "  relay demo\n  relay demo --events 100000",
-		Args:    cobra.NoArgs,
+		Args:    noArgs,
 		RunE: func(c *cobra.Command, _ []string) error {
 			if events < 0 || rate < 0 {
 				return usage("--events is %d and --rate is %d; expected 0 or more", events, rate)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -20,7 +21,7 @@ import (
 const diagnosisTimeout = 10 * time.Second
 
 func (a *app) doctorCommand() *cobra.Command {
-	var asJSON bool
+	var asJSON, quiet bool
 	c := a.withConfig(&cobra.Command{
 		Use:   "doctor",
 		Short: "Check databases and sinks, and say what is wrong and how to fix it",
@@ -29,8 +30,10 @@ indexes, the query plan of a claim, and transactions that block vacuum; whether 
 sink accepts events, and how durable it is. It changes nothing.
 
 OK: no problem. WARN: it works, but not as well as it could. FAIL: it does not work.
-The fix is below each finding. The exit status is 1 if anything fails.`,
-		Example: "  relay doctor -c relay.yaml\n  relay doctor -c relay.yaml --json",
+The fix is below each finding. What several pipelines of one database have in common
+stands once, above them. With --quiet only WARN and FAIL are shown, and nothing if all
+is well. The exit status is 1 if anything fails.`,
+		Example: "  relay doctor -c relay.yaml\n  relay doctor -c relay.yaml --quiet\n  relay doctor -c relay.yaml --json",
 	}, func(c *cobra.Command, cfg *config.Config) error {
 		pipelines, err := cfg.Open(func(string) config.Process {
 			return config.Process{Owner: "doctor", Stdout: io.Discard, Log: discardLog}
@@ -46,8 +49,9 @@ The fix is below each finding. The exit status is 1 if anything fails.`,
 		if asJSON {
 			return a.printJSON(d)
 		}
-		return a.printDiagnosis(cfg, d)
+		return a.printDiagnosis(cfg, d, quiet)
 	})
+	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "show only what is not OK")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }
@@ -159,21 +163,40 @@ func diagnoseSink(ctx context.Context, key string, c *config.Sink, s sink.Sink) 
 }
 
 // printDiagnosis writes the findings for people.
-func (a *app) printDiagnosis(cfg *config.Config, d diagnosis) error {
+func (a *app) printDiagnosis(cfg *config.Config, d diagnosis, quiet bool) error {
+	blocks := make([]diagnosisBlock, 0, len(d.Pipelines))
+	for i, p := range d.Pipelines {
+		one := diagnosisBlock{findings: p.Findings, source: cfg.Pipelines[i].Source.URL.Reveal()}
+		for _, pipeline := range cfg.Pipelines[i].PerSink() {
+			one.head = append(one.head, route(pipeline))
+		}
+		blocks = append(blocks, one)
+	}
+	blocks = shareFindings(blocks, func(at []int) string {
+		names := make([]string, len(at))
+		for i, pipeline := range at {
+			names[i] = d.Pipelines[pipeline].Name
+		}
+		return fmt.Sprintf("%s: %s", cfg.Pipelines[at[0]].Source.URL, strings.Join(names, ", "))
+	})
 	paint := painter(a.stdout)
 	levels := map[string]string{
 		buffer.LevelOK.String(): paint(green, "OK") + "  ", buffer.LevelWarning.String(): paint(yellow, "WARN"), buffer.LevelError.String(): paint(red, "FAIL"),
 	}
 	var b strings.Builder
-	for i, p := range d.Pipelines {
-		for _, one := range cfg.Pipelines[i].PerSink() {
-			b.WriteString(route(one) + "\n")
+	for _, block := range blocks {
+		if quiet {
+			block.findings = slices.DeleteFunc(slices.Clone(block.findings), func(f finding) bool { return f.Level == buffer.LevelOK.String() })
 		}
+		if len(block.findings) == 0 {
+			continue
+		}
+		b.WriteString(strings.Join(block.head, "\n") + "\n")
 		width := 0
-		for _, f := range p.Findings {
+		for _, f := range block.findings {
 			width = max(width, len(f.Subject))
 		}
-		for _, f := range p.Findings {
+		for _, f := range block.findings {
 			fmt.Fprintf(&b, "  %s  %-*s  %s\n", levels[f.Level], width, f.Subject, f.Text)
 			if f.Fix != "" {
 				fmt.Fprintf(&b, "        %*s  > %s\n", width, "", f.Fix)
@@ -181,7 +204,45 @@ func (a *app) printDiagnosis(cfg *config.Config, d diagnosis) error {
 		}
 		b.WriteByte('\n')
 	}
-	fmt.Fprintf(&b, "%s, %s\n", plural(d.Problems, "problem", "problems"), plural(d.Warnings, "warning", "warnings"))
+	if !quiet || b.Len() > 0 {
+		fmt.Fprintf(&b, "%s, %s\n", plural(d.Problems, "problem", "problems"), plural(d.Warnings, "warning", "warnings"))
+	}
 	_, err := io.WriteString(a.stdout, b.String())
 	return err
+}
+
+// diagnosisBlock is what a heading has below it.
+type diagnosisBlock struct {
+	head     []string
+	findings []finding
+	source   string // the URL of a pipeline's database
+}
+
+// shareFindings moves what all pipelines of one database have in common into a block above the first of them. name is its
+// heading, of the indexes of the pipelines.
+func shareFindings(of []diagnosisBlock, name func(pipelines []int) string) (all []diagnosisBlock) {
+	bySource := map[string][]int{}
+	for i := range of {
+		bySource[of[i].source] = append(bySource[of[i].source], i)
+	}
+	shared := map[string][]finding{}
+	for source, at := range bySource {
+		if len(at) == 1 {
+			continue
+		}
+		for _, f := range of[at[0]].findings {
+			if !slices.ContainsFunc(at, func(i int) bool { return !slices.Contains(of[i].findings, f) }) && !slices.Contains(shared[source], f) {
+				shared[source] = append(shared[source], f)
+			}
+		}
+	}
+	for i, one := range of {
+		common := shared[one.source]
+		if at := bySource[one.source]; at[0] == i && len(common) > 0 {
+			all = append(all, diagnosisBlock{head: []string{name(at)}, findings: common})
+		}
+		one.findings = slices.DeleteFunc(slices.Clone(one.findings), func(f finding) bool { return slices.Contains(common, f) })
+		all = append(all, one)
+	}
+	return all
 }

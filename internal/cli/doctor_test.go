@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -171,5 +172,25 @@ func TestDoctor_ChangesNothing(t *testing.T) {
 	}
 	if n := db.count("SELECT count(*) FROM outbox_batches"); n != 0 {
 		t.Errorf("%d batches exist", n)
+	}
+}
+
+// What pipelines of one database have in common stands once; --quiet shows what is not OK.
+func TestDoctor_People(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	path := write(t, fmt.Sprintf(`
+pipelines:
+  - {name: orders, source: {url: %[1]q}, sink: {url: "stdout:"}}
+  - {name: refunds, source: {url: %[1]q, table: refund_events}, sink: {url: "redis://127.0.0.1:1/0"}}
+`, db.url))
+	do(t, nil, "migrate", "-c", path).want(t, 0, "refunds: applied", "")
+	r := do(t, nil, "doctor", "-c", path)
+	if !strings.Contains(r.stdout, ": orders, refunds\n  OK    server") || strings.Count(r.stdout, ", takes writes") != 1 || strings.Count(r.stdout, "is reachable") != 1 {
+		t.Errorf("the diagnosis is\n%s", r.stdout)
+	}
+	r = do(t, nil, "doctor", "-c", path, "--quiet")
+	if r.code != 1 || strings.Contains(r.stdout, "OK ") || !strings.Contains(r.stdout, "FAIL  sink") || strings.Contains(r.stdout, "orders:") || !strings.Contains(r.stdout, "1 problem, ") {
+		t.Errorf("the quiet diagnosis is\n%s", r.stdout)
 	}
 }

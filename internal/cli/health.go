@@ -23,7 +23,7 @@ const (
 
 func (a *app) healthCommand() *cobra.Command {
 	var ready bool
-	c := a.withConfig(&cobra.Command{
+	c := a.withoutSinks(&cobra.Command{
 		Use:   "health",
 		Short: "Ask a running relay whether it works, for health checks of containers",
 		Long: `Health asks the admin endpoint (admin.listen) of the relay that runs on this machine

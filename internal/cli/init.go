@@ -51,7 +51,7 @@ The file never contains a URL or a secret. It names environment variables:
     --sink https://api.hubapi.com/crm/v3/objects/contacts/batch/upsert
   relay init --source "$DATABASE_URL" -y
   relay init --source "$DATABASE_URL" --sink redis://cache:6379/0 --sink nats://broker:4222`,
-		Args: cobra.NoArgs,
+		Args: noArgs,
 		RunE: func(c *cobra.Command, _ []string) error { return a.init(c.Context(), &f) },
 	}
 	flags := c.Flags()

@@ -13,7 +13,7 @@ import (
 
 func (a *app) migrateCommand() *cobra.Command {
 	var rename, pipeline string
-	c := a.withConfig(&cobra.Command{
+	c := a.withoutSinks(&cobra.Command{
 		Use:   "migrate",
 		Short: "Create or upgrade the relay's tables",
 		Long: `Migrate creates or upgrades the relay's tables in the database of every pipeline.

@@ -18,7 +18,7 @@ func (a *app) retryCommand() *cobra.Command {
 		pipeline string
 		now      bool
 	)
-	c := a.withConfig(&cobra.Command{
+	c := a.withoutSinks(&cobra.Command{
 		Use:   "retry",
 		Short: "Make waiting batches due at once",
 		Long: `Retry makes every waiting batch due at once, whatever it waits for: an outage, a

@@ -18,7 +18,7 @@ import (
 )
 
 func (a *app) sinksCommand() *cobra.Command {
-	c := &cobra.Command{
+	return groupOf(&cobra.Command{
 		Use:   "sinks",
 		Short: "List, drop, restore or fill the sinks that events are routed to",
 		Long: `The events of a pipeline with several sinks are routed to the sinks in table
@@ -26,11 +26,7 @@ outbox_sinks. A relay adds its sinks when it starts; only a command drops one. A
 that was removed from the configuration gets events until it is dropped, because
 another relay may still serve it.`,
 		Example: "  relay sinks list -c relay.yaml\n  relay sinks drop crm -c relay.yaml\n  relay sinks restore crm -c relay.yaml",
-		Args:    cobra.NoArgs,
-		RunE:    func(c *cobra.Command, _ []string) error { return c.Help() },
-	}
-	c.AddCommand(a.sinksListCommand(), a.sinksDropCommand(), a.sinksRestoreCommand(), a.sinksFillCommand())
-	return c
+	}, a.sinksListCommand(), a.sinksDropCommand(), a.sinksRestoreCommand(), a.sinksFillCommand())
 }
 
 func (a *app) sinksListCommand() *cobra.Command {
@@ -38,7 +34,7 @@ func (a *app) sinksListCommand() *cobra.Command {
 		pipeline string
 		asJSON   bool
 	)
-	c := a.withConfig(&cobra.Command{
+	c := a.withoutSinks(&cobra.Command{
 		Use:   "list",
 		Short: "List the sinks and what waits for them",
 		Long: `List shows every sink that events are routed to, and the dropped ones: the topics that it
@@ -193,7 +189,7 @@ func (a *app) withSink(c *cobra.Command, pipeline *string, run func(context.Cont
 		}
 		return nil
 	}
-	c = a.withConfig(c, func(c *cobra.Command, cfg *config.Config) error {
+	c = a.withoutSinks(c, func(c *cobra.Command, cfg *config.Config) error {
 		registries, err := a.openRegistries(c.Context(), cfg, *pipeline)
 		defer closeRegistries(registries)
 		if err != nil || a.failed {

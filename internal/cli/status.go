@@ -27,7 +27,7 @@ const watchEvery = 2 * time.Second
 
 func (a *app) statusCommand() *cobra.Command {
 	var asJSON, watch bool
-	c := a.withConfig(&cobra.Command{
+	c := a.withoutSinks(&cobra.Command{
 		Use:   "status",
 		Short: "Show backlog, delivery rate, dead letters, and why nothing moves",
 		Long: `Status reads the backlog of every pipeline from its database, which relays run, what

@@ -1,6 +1,9 @@
 package cli
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 )
@@ -27,13 +30,18 @@ func TestUsage(t *testing.T) {
 		{"completion", 2, "", "the shell is \"\""},
 		{"chekc", 2, "", "Did you mean this?\n\tcheck"},
 		{"bench", 2, "", `unknown command "bench"`},
-		{"doctor", 2, "", "the configuration file is not set"},
+		{"doctor", 2, "", "there is no relay.yaml here"},
 		{"dead", 0, "relay dead list -c relay.yaml", ""},
-		{"dead lits", 2, "", `unknown command "lits"`},
+		{"dead lits -c relay.yaml", 2, "", `unknown command "lits" for "relay dead"; expected list, show, replay, discard; did you mean relay dead list?`},
+		{"sinks x", 2, "", `expected list, drop, restore, fill`},
+		{"dead list --limit many", 2, "", `--limit is "many"; expected a number`},
+		{"dead list --older-than 3", 2, "", `--older-than is "3"; expected a duration like 30s, 5m or 2h`},
+		{"dead list --json=perhaps", 2, "", `--json is "perhaps"; expected true or false`},
 		{"run --colour", 2, "", "unknown flag: --colour"},
-		{"run relay.yaml", 2, "", `unknown command "relay.yaml" for "relay run"`},
+		{"run 17", 2, "", "unexpected argument 17; relay run takes none, only flags: relay run --help"},
+		{"run usage_test.go", 2, "", "unexpected argument usage_test.go; expected relay run -c usage_test.go"},
 		{"run -c", 2, "", "flag needs an argument"},
-		{"run", 2, "", "the configuration file is not set; expected -c relay.yaml or RELAY_CONFIG=relay.yaml"},
+		{"run", 2, "", "there is no relay.yaml here; expected -c FILE or RELAY_CONFIG=FILE, or a new one: relay init"},
 		{"status -c /nowhere/relay.yaml", 2, "", "file /nowhere/relay.yaml does not exist"},
 		{"check /nowhere/relay.yaml", 2, "", "file /nowhere/relay.yaml does not exist"},
 		{"check a.yaml b.yaml", 2, "", "accepts at most 1 arg"},
@@ -44,7 +52,7 @@ func TestUsage(t *testing.T) {
 		{"schema --payload xml", 2, "", `--payload is "xml"; expected "json", "jsonb" or "bytes"`},
 		{"schema --table=", 2, "", `--table is ""`},
 		{"demo --events -1", 2, "", "--events is -1 and --rate is 0; expected 0 or more"},
-		{"demo --events many", 2, "", "invalid argument"},
+		{"demo --events many", 2, "", `--events is "many"; expected a number`},
 	} {
 		t.Run(c.args, func(t *testing.T) {
 			t.Parallel()
@@ -61,4 +69,49 @@ func TestConfigFromEnvironment(t *testing.T) {
 	do(t, []string{env}, "check", "-c", other).want(t, 0, "ok  there: ", "")
 	do(t, []string{env}, "check", other).want(t, 0, "ok  there: ", "")
 	do(t, nil, "check", "-c", other, "/second.yaml").want(t, 2, "", "the configuration is "+other+" and /second.yaml; expected one file")
+}
+
+// Without a flag the configuration is relay.yaml in the working directory.
+func TestConfigInTheWorkingDirectory(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, "relay.yaml"), []byte(onePipeline("here", "postgres://app@db/app", "stdout:")), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := startProgram(t, nil, "sh", "-c", "cd "+dir+" && exec "+self+" check")
+	if code := r.exit(); code != 0 || !strings.Contains(r.stdout.String(), "ok  here: postgres://***@db/app") {
+		t.Errorf("exit status %d: %s%s", code, r.stdout.String(), r.stderr.String())
+	}
+}
+
+// Commands that talk to no sink need none of its secrets.
+func TestWithoutSinks(t *testing.T) {
+	t.Parallel()
+	path := write(t, fmt.Sprintf(`
+pipelines:
+  - name: one
+    source: {url: %q}
+    sink:
+      url: ${CRM_URL}
+      headers: {Authorization: "Bearer ${CRM_TOKEN}"}
+      stream: "{topic}"
+    dead_letter:
+      hook: {url: "https://hooks.example/${HOOK}", request: '{text: $secret.HOOK}'}
+`, newDatabase(t).url))
+	for _, args := range []string{"migrate", "status", "dead list", "dead replay --all", "retry", "sinks list", "verify"} {
+		if r := do(t, nil, append(strings.Fields(args), "-c", path)...); r.code != 0 || r.stderr != "" {
+			t.Errorf("relay %s exits with %d: %s", args, r.code, r.stderr)
+		}
+	}
+	for _, args := range []string{"run", "check", "doctor", "preview", "verify --events 3"} {
+		do(t, nil, append(strings.Fields(args), "-c", path)...).want(t, 2, "", "sink.url needs the environment variable CRM_URL, which is not set")
+	}
+	own := write(t, "pipelines:\n  - {name: one, source: {url: '${DB}'}, sink: {url: '${CRM_URL}'}}\n")
+	if r := do(t, nil, "status", "-c", own); r.code != 2 || strings.Contains(r.stderr, "CRM_URL") || !strings.Contains(r.stderr, "source.url needs the environment variable DB") {
+		t.Errorf("got %d: %s", r.code, r.stderr)
+	}
 }

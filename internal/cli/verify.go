@@ -26,7 +26,7 @@ func (a *app) verifyCommand() *cobra.Command {
 		probes         probe.Config
 		c              *cobra.Command
 	)
-	c = a.withConfig(&cobra.Command{
+	c = a.withConfigOf(&cobra.Command{
 		Use:   "verify",
 		Short: "Audit: does everything add up",
 		Long: `Verify counts the events of every pipeline by state and compares the ledger with
@@ -42,7 +42,7 @@ deletes those that no relay has claimed yet. A custom table gets no probes.`,
 		Example: `  relay verify -c relay.yaml
   relay verify -c relay.yaml --repair
   relay verify -c relay.yaml --pipeline orders --events 10000`,
-	}, func(_ *cobra.Command, cfg *config.Config) error {
+	}, func() bool { return c.Flags().Changed("events") }, func(_ *cobra.Command, cfg *config.Config) error {
 		if err := cfg.CheckSources(); err != nil {
 			return err
 		}

@@ -295,6 +295,17 @@ func Load(path string) (*Config, error) {
 	return Parse(path, text, os.LookupEnv)
 }
 
+// LoadWithoutSinks is Load for commands that talk to no sink: what a sink or a hook needs may be unset. A URL that lacks something is "".
+func LoadWithoutSinks(path string) (*Config, error) {
+	text, err := readFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("reading the configuration: %w", err)
+	}
+	r := newReader(path, os.LookupEnv, readFile)
+	r.withoutSinks = true
+	return r.config(text)
+}
+
 // Parse reads the text of a configuration; name is the name of the file in
 // messages. The error is always [Errors].
 func Parse(name string, text []byte, env Lookup) (*Config, error) {

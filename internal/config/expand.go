@@ -90,7 +90,7 @@ func (r *reader) lookup(body string) (name, value string, err error) {
 	if path, ok := strings.CutPrefix(body, "file:"); ok && path != "" {
 		text, err := r.readFile(path)
 		if err != nil { // the path is in the file and not secret
-			return "", "", fmt.Errorf("cannot be expanded: %w", err)
+			return "", "", unsetError{fmt.Errorf("cannot be expanded: %w", err)}
 		}
 		if !utf8.Valid(text) {
 			return "", "", fmt.Errorf("cannot be expanded: %s is not UTF-8 text", path)
@@ -113,11 +113,23 @@ func (r *reader) lookup(body string) (name, value string, err error) {
 	case hasDefault && value == "":
 		value = rest
 	case !set:
-		return "", "", fmt.Errorf("needs the environment variable %s, which is not set; set it, or write ${%s:-default}", name, name)
+		return "", "", unsetError{fmt.Errorf("needs the environment variable %s, which is not set; set it, or write ${%s:-default}", name, name)}
 	case !utf8.ValidString(value):
 		return "", "", fmt.Errorf("needs the environment variable %s, which is not UTF-8 text", name)
 	}
 	return name, value, nil
+}
+
+// unsetError is the error of an expansion whose variable or file is missing.
+type unsetError struct{ error }
+
+// needless reports whether the command does without the value of an entry that cannot be expanded.
+func (r *reader) needless(path string, err error) bool {
+	ofSink := false
+	for _, prefix := range []string{"sink.", "sinks.", "sinks[", "dead_letter."} {
+		ofSink = ofSink || strings.HasPrefix(path, prefix)
+	}
+	return r.withoutSinks && ofSink && errors.As(err, new(unsetError))
 }
 
 // cutClosing cuts s at its closing }. A default may contain {topic}.

@@ -97,6 +97,9 @@ func (p program) readSecrets(r *reader, e entry, names []string) map[string]stri
 			continue
 		}
 		_, value, err := r.lookup(name)
+		if err != nil && r.needless(e.path, err) {
+			continue
+		}
 		if err != nil {
 			r.errorf(r.place(e.node), "%s reads %s and %s", e.path, inProgram("${"+name+"}"), unsetHint.ReplaceAllString(err.Error(), ""))
 			continue

@@ -20,6 +20,8 @@ type reader struct {
 	used map[string]Place
 	// secrets are the expanded values that no text may show.
 	secrets []string
+	// withoutSinks: values of sinks and hooks whose expansion fails are left out.
+	withoutSinks bool
 }
 
 func newReader(file string, env Lookup, readFile func(string) ([]byte, error)) *reader {

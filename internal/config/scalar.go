@@ -76,7 +76,9 @@ func (s scalar) read(r *reader, e entry) {
 	}
 	in, errs := r.expand(text, s.url)
 	for _, err := range errs {
-		r.errorf(at, "%s %v", e.path, err)
+		if !r.needless(e.path, err) {
+			r.errorf(at, "%s %v", e.path, err)
+		}
 	}
 	switch {
 	case len(errs) > 0:

@@ -186,6 +186,24 @@ func (l *Lease) SetContents(from *Lease) {
 	l.Rejected, l.ProjectErr, l.NotRead = from.Rejected, from.ProjectErr, from.NotRead
 }
 
+// LogID is the id of an event of the lease for logs: its uuid as text if it has one, otherwise id itself. 0 is the first event's.
+func (l *Lease) LogID(id int64) any {
+	if id == 0 {
+		id = l.FirstID
+	}
+	for i := range l.Events {
+		if e := &l.Events[i]; e.ID == id && e.UUID != ([16]byte{}) {
+			return e.Identity()
+		}
+	}
+	for i := range l.Rejected {
+		if e := &l.Rejected[i].Event; e.ID == id && e.UUID != ([16]byte{}) {
+			return e.Identity()
+		}
+	}
+	return id
+}
+
 // Len returns how many events the batch has, including the Rejected ones.
 func (l *Lease) Len() int { return len(l.Events) + len(l.Rejected) }
 

@@ -123,3 +123,17 @@ func TestBatch_PartOrigins(t *testing.T) {
 		b = &buffer.Batch{GroupID: buffer.NewGroupID(), Origins: origins}
 	}
 }
+
+// An event with a uuid is logged by it.
+func TestLease_LogID(t *testing.T) {
+	t.Parallel()
+	id := uuid.MustParse("01890a5d-ac96-774b-bcce-b302099a8057")
+	l := buffer.Lease{FirstID: 7}
+	l.Events = []outbox.Event{{ID: 7, UUID: id}, {ID: 8}}
+	l.Rejected = []buffer.Rejection{{Event: outbox.Event{ID: 9, UUID: id}}}
+	for of, want := range map[int64]any{0: id.String(), 7: id.String(), 8: int64(8), 9: id.String(), 10: int64(10)} {
+		if got := l.LogID(of); got != want {
+			t.Errorf("%d is logged as %v, want %v", of, got, want)
+		}
+	}
+}

@@ -69,17 +69,20 @@ func (s *Sink) connection(ctx context.Context) (*connection, error) {
 	}
 	c, err := dial(ctx, s.options, s.discovered, !s.core)
 	if err != nil {
-		s.failure, s.failedAt = fmt.Errorf("connecting to NATS: %w", explainTLS(err)), time.Now()
+		s.failure, s.failedAt = fmt.Errorf("connecting to NATS: %w", explain(err)), time.Now()
 		return nil, s.failure
 	}
 	s.current.Store(c)
 	return c, nil
 }
 
-// explainTLS is sink.ExplainTLS. With TLS 1.3 a server rejects a client's certificate after the handshake; the
+// explain adds to the error of a connection what may be wrong. With TLS 1.3 a server rejects a client's certificate after the handshake; the
 // client may then see a closed connection only.
-func explainTLS(err error) error {
-	_, closed := errors.AsType[*net.OpError](err)
+func explain(err error) error {
+	remote, closed := errors.AsType[*net.OpError](err)
+	if errors.Is(err, nats.ErrNoInfoReceived) || closed && remote.Op == "read" && remote.Timeout() {
+		return fmt.Errorf("%w; is it NATS? The server accepts connections, and does not greet as NATS does", err)
+	}
 	if errors.Is(err, nats.ErrTLS) && (closed || errors.Is(err, io.EOF)) {
 		return fmt.Errorf("%w; the server may require a client certificate: check tls.cert and tls.key", err)
 	}

@@ -352,3 +352,15 @@ func TestNew_DoesNotConnect(t *testing.T) {
 	testkit.NoError(t, server.Start())
 	testkit.NoError(t, s.Check(testkit.Timeout(t, sendTimeout)))
 }
+
+// A server that is not NATS is named as that.
+func TestCheck_AnotherProtocol(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	testkit.NoError(t, err)
+	defer listener.Close()
+	s := open(t, natssink.Config{URL: "nats://" + listener.Addr().String(), Core: true})
+	err = s.Check(testkit.Timeout(t, time.Minute))
+	testkit.Equal(t, "Check", kind(err), "outage")
+	testkit.ErrorContains(t, err, "is it NATS?")
+}

@@ -35,6 +35,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 
@@ -182,9 +183,18 @@ func (s *Sink) Check(ctx context.Context) error {
 		return c.Ping(ctx).Err()
 	})
 	if err != nil {
-		return s.secrets.redact(sink.Unavailable(fmt.Errorf("redis: %w", sink.ExplainTLS(err))))
+		return s.secrets.redact(sink.Unavailable(fmt.Errorf("redis: %w", explainProtocol(sink.ExplainTLS(err)))))
 	}
 	return nil
+}
+
+// explainProtocol adds to an error about an answer that is not Redis's that the server may be another one.
+func explainProtocol(err error) error {
+	text := err.Error()
+	if strings.Contains(text, "redis: invalid reply") || strings.Contains(text, "redis: can't parse") {
+		return fmt.Errorf("%w; is it Redis? The server answers in another protocol", err)
+	}
+	return err
 }
 
 // Close implements sink.Sink.

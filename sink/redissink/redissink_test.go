@@ -2,8 +2,13 @@ package redissink_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/logging"
@@ -162,4 +167,17 @@ func listArrivals(t testing.TB, c *redis.Client) []sinktest.Arrival {
 		}
 	}
 	return arrivals
+}
+
+// A server that is not Redis is named as that.
+func TestCheck_AnotherProtocol(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	s := open(t, redissink.Config{URL: strings.Replace(server.URL, "http", "redis", 1), Stream: "s"})
+	err := s.Check(testkit.Timeout(t, time.Minute))
+	testkit.ErrorContains(t, err, "is it Redis?")
+	if !errors.Is(err, sink.ErrUnavailable) {
+		t.Errorf("%v is no outage", err)
+	}
 }

@@ -49,10 +49,11 @@ func MissingPrivileges(ctx context.Context, db *pg.DB, p buffer.SupervisorPolicy
 	if !sees {
 		text := "role " + role + " does not see transactions of other roles' sessions; relay_source_oldest_transaction_seconds counts its own only, " +
 			"and the supervisor measures ages from when it first saw a session"
+		level := buffer.LevelOK // a GRANT that many sites do not give
 		if p.TerminateAfter > 0 {
-			text += ", and terminates none"
+			text, level = text+", and terminates none", buffer.LevelWarning
 		}
-		warn("sessions", text, "GRANT pg_read_all_stats TO "+role)
+		missing = append(missing, buffer.Finding{Level: level, Subject: "sessions", Text: text, Fix: "GRANT pg_read_all_stats TO " + role})
 	}
 	if p.TerminateAfter == 0 {
 		return missing, nil
