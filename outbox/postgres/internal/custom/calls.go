@@ -2,6 +2,7 @@ package custom
 
 import (
 	"context"
+	"regexp"
 	"strings"
 
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
@@ -51,6 +52,9 @@ func checkCalls(ctx context.Context, db *pg.DB, project, table string, missing *
 	switch {
 	case pg.Code(err) == pg.CodeNoPrivilege, err != nil && pg.IsStatementError(err) && !isRefusedView(err):
 		return err, nil
+	case err != nil && pg.IsStatementError(err) && writing.MatchString(project):
+		missing.Add(writesText, "make it a SELECT")
+		return nil, nil
 	case err != nil && pg.IsStatementError(err):
 		missing.Add("nobody can tell what source.project calls, because it cannot be the text of a view: "+err.Error(), "make it a single SELECT")
 		return nil, nil
@@ -86,6 +90,11 @@ func callsOf(ctx context.Context, db *pg.DB, view, table string) (found [][2]str
 }
 
 const codeSyntax = "42601"
+
+// writing matches a statement that writes, which a view does not take.
+var writing = regexp.MustCompile(`(?i)\b(INSERT|UPDATE|DELETE|MERGE)\b`)
+
+const writesText = "source.project writes (INSERT, UPDATE, DELETE or MERGE), and is run where nothing can be written: the relay deletes events itself"
 
 // isRefusedView reports whether the server has something against the text of a view, and not against views: an event trigger may raise any code.
 func isRefusedView(err error) bool {

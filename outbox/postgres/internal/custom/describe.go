@@ -73,7 +73,7 @@ func checkProjection(ctx context.Context, db *pg.DB, t Facts, c Config, missing 
 	}
 	switch {
 	case plan.Has("ModifyTable"):
-		missing.Add("source.project writes (INSERT, UPDATE, DELETE or MERGE), and is run where nothing can be written: the relay deletes events itself", "make it a SELECT")
+		missing.Add(writesText, "make it a SELECT")
 	case plan.Has("LockRows"):
 		missing.Add("source.project locks rows (FOR UPDATE or FOR SHARE), and is run where nothing can be locked", "leave that out")
 	}
