@@ -141,7 +141,7 @@ func diagnoseSink(ctx context.Context, key string, c *config.Sink, s sink.Sink) 
 	if err := s.Check(ctx); err != nil {
 		fix := "correct " + key + " in the configuration"
 		if errors.Is(err, sink.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
-			fix = "start it, make room in it, or correct " + key + "; events wait until then"
+			fix = "start it, free space on it, or correct " + key + " in the configuration; events wait until then"
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = fmt.Errorf("%s did not respond within %v: %w", where, diagnosisTimeout, err)

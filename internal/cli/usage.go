@@ -49,11 +49,11 @@ var expectedOf = map[string]string{
 	"int": "a number", "int64": "a number", "float64": "a number", "bool": "true or false", "duration": "a duration like 30s, 5m or 2h",
 }
 
-// flagError says what a flag takes.
-func flagError(_ *cobra.Command, err error) error {
+// flagError says what a flag takes, or where the flags are listed.
+func flagError(c *cobra.Command, err error) error {
 	invalid, ok := errors.AsType[*pflag.InvalidValueError](err)
 	if !ok {
-		return err
+		return fmt.Errorf("%w; %s --help lists the flags", err, c.CommandPath())
 	}
 	expected, known := expectedOf[invalid.GetFlag().Value.Type()]
 	if !known {

@@ -34,6 +34,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -191,8 +192,11 @@ func (s *Sink) Check(ctx context.Context) error {
 // explainProtocol adds to an error about an answer that is not Redis's that the server may be another one.
 func explainProtocol(err error) error {
 	text := err.Error()
-	if strings.Contains(text, "redis: invalid reply") || strings.Contains(text, "redis: can't parse") {
+	switch {
+	case strings.Contains(text, "redis: invalid reply"), strings.Contains(text, "redis: can't parse"):
 		return fmt.Errorf("%w; is it Redis? The server answers in another protocol", err)
+	case errors.Is(err, io.EOF):
+		return fmt.Errorf("%w; is it Redis? The server closed the connection", err)
 	}
 	return err
 }
