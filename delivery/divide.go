@@ -38,7 +38,7 @@ func (p *policy) divide(l *buffer.Lease, reads int) []buffer.Outcome {
 	}
 	if len(ids) <= 1 || waits {
 		err := l.NotRead
-		if len(ids) == 1 && errors.Is(err, buffer.ErrUnreadable) {
+		if len(ids) == 1 && (reads >= unreadReads || errors.Is(err, buffer.ErrUnreadable)) {
 			err = fmt.Errorf("event %s cannot be read: correct its row, or delete it: %w", l.AllEvents()[0].Identity(), err)
 		}
 		o := p.retry(l, part{verdict: verdict{kind: unavailable, err: err}, attempts: l.Attempts})

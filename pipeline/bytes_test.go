@@ -130,6 +130,55 @@ func TestRead_CutOff(t *testing.T) {
 	}
 }
 
+// The same for a custom table, whose rows are read by its projection: the connection breaks, or one row is damaged.
+func TestRead_CustomTable(t *testing.T) {
+	t.Parallel()
+	const project = "SELECT e.id, 't' AS topic, to_jsonb(e) AS payload FROM {events} e"
+	for name, c := range map[string]struct {
+		project string
+		cut     int
+		left    int64 // events that cannot be read
+	}{
+		"CutOff":  {project, 300_000, 0},
+		"Damaged": {"SELECT e.id, 't' AS topic, CASE WHEN e.id = 5 THEN damaged() ELSE to_jsonb(e.id) END AS payload FROM {events} e", 1 << 40, 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const events = 10
+			d := newDatabase(t)
+			d.exec(t, `CREATE FUNCTION damaged() RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
+				RAISE 'missing chunk number 0 for toast value 5' USING ERRCODE = 'XX001'; END $$`)
+			d.exec(t, "CREATE TABLE things (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, text text, group_id uuid)")
+			d.exec(t, "INSERT INTO things (text) SELECT repeat('x', 100000) FROM generate_series(1, $1)", events)
+			_, err := postgres.Migrate(t.Context(), d.url, postgres.SchemaConfig{Table: "things", Custom: true})
+			testkit.NoError(t, err)
+			_, through := newWire(t, d.url, func(int64) func(bool, []byte) int { return cutAfter(false, c.cut) })
+			b, err := postgres.Open(postgres.Config{
+				URL: through, Table: "things", Pipeline: "orders", Owner: "relay", Connections: 12, Custom: buffer.CustomTable{ID: "id", Project: c.project},
+			})
+			testkit.NoError(t, err)
+			t.Cleanup(func() { testkit.NoError(t, b.Close()) })
+			var once arrivals
+			start(t, b, once.sink(redisAt(t, testserver.SharedRedis(t))), func(c *pipeline.Config) { c.Backoff.Max = time.Second })
+			testserver.Eventually(t, func() error {
+				if left := queryValue[int64](t, d, "SELECT count(*) FROM things"); left != c.left {
+					return fmt.Errorf("%d rows are left; want %d", left, c.left)
+				}
+				return nil
+			})
+			once.expect(t, events-int(c.left))
+			if c.left > 0 {
+				testserver.Eventually(t, func() error {
+					if why := queryValue[string](t, d, "SELECT coalesce(max(error), '') FROM outbox_batches"); !strings.Contains(why, "event 5 cannot be read") {
+						return fmt.Errorf("the ledger says %q", why)
+					}
+					return nil
+				})
+			}
+		})
+	}
+}
+
 // While a batch is being read its lease is committed, so that an owner that dies of it counts.
 func TestRead_AfterTheLeaseIsCommitted(t *testing.T) {
 	t.Parallel()

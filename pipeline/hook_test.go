@@ -153,7 +153,8 @@ func TestHook_SurvivesAKilledProcess(t *testing.T) {
 		<-ctx.Done() // its lease ends, and it does not settle
 		return ctx.Err()
 	}}
-	p, h := start(t, first, to, nil), startHook(t, first, fatal)
+	few := func(c *pipeline.Config) { c.MaxAttempts = 2 }
+	p, h := start(t, first, to, few), startHook(t, first, fatal)
 	<-died
 	h.halt() // what a kill leaves: notified, and not settled
 	<-h.ended
@@ -161,7 +162,7 @@ func TestHook_SurvivesAKilledProcess(t *testing.T) {
 	d.exec(t, "UPDATE outbox_batches SET due_at = clock_timestamp() - interval '1s'")
 
 	second := d.buffer(t, "second")
-	start(t, second, to, nil)
+	start(t, second, to, few)
 	startHook(t, second, hook)
 	d.expectNotified(t, len(ids))
 	d.expectDrained(t)

@@ -66,7 +66,11 @@ func (s *fakeSource) Terminate(_ context.Context, h buffer.VacuumBlocker) (bool,
 }
 
 func (s *fakeSource) MissingPrivileges(context.Context, buffer.SupervisorPolicy) ([]buffer.Finding, error) {
-	return s.missing, nil
+	missing := slices.Clone(s.missing)
+	for i := range missing {
+		missing[i].Level = buffer.LevelWarning
+	}
+	return missing, nil
 }
 
 func (s *fakeSource) Blocked(kind buffer.BlockerKind, age time.Duration) { s.oldest[kind] = age }

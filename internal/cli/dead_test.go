@@ -47,7 +47,7 @@ func TestDead_PositionalIDs(t *testing.T) {
 		"show 51":        "relay: unexpected argument 51; expected relay dead show --id 51\n",
 		"replay 51 52":   "relay: unexpected argument 51 52; expected relay dead replay --id 51,52\n",
 		"discard 51":     "expected relay dead discard --id 51\n",
-		"show something": `relay: unknown command "something" for "relay dead show"`,
+		"show something": "relay: unexpected argument something; relay dead show takes none",
 	} {
 		do(t, nil, append([]string{"dead"}, strings.Fields(args+" -c relay.yaml")...)...).want(t, 2, "", says)
 	}

@@ -19,8 +19,8 @@ var trustMutants = []mutant{
 	{
 		name: "a projection may prepare statements",
 		file: "outbox/postgres/internal/pg/tx.go",
-		old:  "WHERE from_sql LIMIT 1",
-		new:  "WHERE from_sql AND name = '' LIMIT 1",
+		old:  "WHERE from_sql LIMIT 1)",
+		new:  "WHERE from_sql AND name = '' LIMIT 1)",
 		pkg:  "./outbox/postgres", test: "TestProjection_Prepares",
 	},
 	{
@@ -40,8 +40,8 @@ var trustMutants = []mutant{
 	{
 		name: "a comment behind the semicolon hides what a projection calls",
 		file: "outbox/postgres/internal/custom/calls.go",
-		old:  "callsOf(ctx, db, viewStart+project, table)",
-		new:  "[][2]string(nil), error(nil)",
+		old:  "projection.Trim(project)",
+		new:  "project",
 		pkg:  "./outbox/postgres", test: "TestProjection_Planted",
 	},
 	{
@@ -50,6 +50,20 @@ var trustMutants = []mutant{
 		old:  "|| unknown == nil",
 		new:  "|| unknown != nil",
 		pkg:  "./outbox/postgres", test: "TestProjection_UnknownCalls",
+	},
+	{
+		name: "a projection that breaks the connection is tried whole for ever",
+		file: "outbox/postgres/internal/custom/project.go",
+		old:  "p.leased && ctx.Err() == nil && breaks(err)",
+		new:  "p.leased && ctx.Err() == nil && false",
+		pkg:  "./pipeline", test: "TestRead_CustomTable",
+	},
+	{
+		name: "what another client of a pooler prepared is a projection's fault",
+		file: "outbox/postgres/internal/pg/tx.go",
+		old:  "session != nil && slices.ContainsFunc",
+		new:  "slices.ContainsFunc",
+		pkg:  "./outbox/postgres", test: "TestProjection_Pooler",
 	},
 	{
 		name: "a projection is planned whatever it calls",

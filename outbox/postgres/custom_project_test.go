@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -56,6 +57,7 @@ func TestProjection_ErrorKinds(t *testing.T) {
 	o := newActivities(t, testserver.Postgres(t), 3)
 	o.exec(t, `CREATE FUNCTION fail(sqlstate text) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN RAISE 'it is %', sqlstate USING ERRCODE = sqlstate; END $$`)
 	kinds := []error{buffer.ErrEventData, buffer.ErrDatabaseUnavailable}
+	asBefore := []string{"fail('55P03')", "fail('57014')", "fail('40P01')"} // locks and cancellations say nothing of the rows; the batch waits whole
 	for payload, kind := range map[string]error{
 		`to_jsonb(1 / (activity - 2))`:                        buffer.ErrEventData,
 		`to_jsonb(('x' || activity)::bigint)`:                 buffer.ErrEventData,
@@ -72,12 +74,16 @@ func TestProjection_ErrorKinds(t *testing.T) {
 			func(t *testing.T) *buffer.Lease { return p.claim(t, 10) }, p.takeOver, p.takeOver, p.takeOver, // a further one would not read it: buffer.ErrKillsReader
 		} {
 			b := claim(t)
-			if err := b.ProjectErr; err == nil || strings.Contains(err.Error(), "\n") || b.UnfinishedLeases != starts+1 || !slices.Equal(b.IDs(), []int64{1, 2, 3}) {
+			why := cmp.Or(b.ProjectErr, b.NotRead)
+			if wants := errors.Is(why, buffer.ErrDatabaseUnavailable) && !slices.Contains(asBefore, payload); (b.NotRead != nil) != wants {
+				t.Errorf("%s: not read: %v, want %t", payload, b.NotRead, wants)
+			}
+			if err := why; err == nil || strings.Contains(err.Error(), "\n") || b.UnfinishedLeases != starts+1 || !slices.Equal(b.IDs(), []int64{1, 2, 3}) {
 				t.Fatalf("%s: %+v", payload, b)
 			}
 			for _, k := range kinds {
-				if is := errors.Is(b.ProjectErr, k); is != errors.Is(kind, k) {
-					t.Errorf("%s: %v is %v: %t", payload, b.ProjectErr, k, is)
+				if is := errors.Is(why, k); is != errors.Is(kind, k) {
+					t.Errorf("%s: %v is %v: %t", payload, why, k, is)
 				}
 			}
 			for _, e := range b.AllEvents() {

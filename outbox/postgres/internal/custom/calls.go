@@ -5,6 +5,7 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/outboxrelay/relay/outbox/internal/projection"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
@@ -13,41 +14,52 @@ import (
 // to_jsonb(orders) of public is preferred to the polymorphic one of pg_catalog. The server says what the statement calls, without running or
 // planning it: it records the dependencies of a view, which is rolled back.
 const (
-	viewStart = "CREATE TEMPORARY VIEW relay_projection AS "
-	viewHead  = viewStart + "SELECT 1 AS one FROM (\n"
-	viewTail  = "\n) projected"
+	viewHead = "CREATE TEMPORARY VIEW relay_projection AS SELECT 1 AS one FROM (\n"
+	viewTail = "\n) projected"
 
-	// Objects that have a name of their own were meant: only those are looked for that share their name with another owner's. Trusted are superusers, the relay's role and those that it is a member of, and the owners of database, event table and the object's schema.
+	// An object that has a name of its own was meant. Only those are looked for that share their name with another owner's, which the search path
+	// or pg_catalog has, too. Trusted are superusers, the relay's role and those that it is a member of, and the owners of database, event table
+	// and the object's schema. The policies of a table, and the checks of a domain, run with the relay's rights as well.
 	callsSQL = `
 WITH trusted AS (
   SELECT r.oid FROM pg_roles r, pg_roles me
   WHERE me.rolname = current_user AND (r.rolsuper OR r.oid = me.oid OR NOT me.rolsuper AND pg_has_role(me.oid, r.oid, 'MEMBER'))
   UNION SELECT datdba FROM pg_database WHERE datname = current_database()
   UNION SELECT relowner FROM pg_class WHERE oid = $1::regclass
+), searched AS MATERIALIZED (
+  SELECT oid FROM pg_namespace WHERE nspname = ANY (current_setting('relay.searched')::name[])
 ), called AS (
-  SELECT pg_describe_object(d.refclassid, d.refobjid, 0) AS object, coalesce(p.proowner, o.oprowner, v.relowner) AS owner,
-         (SELECT nspowner FROM pg_namespace n WHERE n.oid = coalesce(p.pronamespace, o.oprnamespace, v.relnamespace)) AS schema_owner
+  SELECT pg_describe_object(d.refclassid, d.refobjid, 0) AS object, coalesce(p.proowner, o.oprowner, v.relowner, y.typowner) AS owner,
+         (SELECT nspowner FROM pg_namespace n WHERE n.oid = coalesce(p.pronamespace, o.oprnamespace, v.relnamespace, y.typnamespace)) AS schema_owner
   FROM pg_rewrite r JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
        LEFT JOIN pg_proc p ON d.refclassid = 'pg_proc'::regclass AND p.oid = d.refobjid
        LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
-       LEFT JOIN pg_class v ON d.refclassid = 'pg_class'::regclass AND v.oid = d.refobjid AND v.relkind IN ('v', 'm', 'f')
+       LEFT JOIN pg_class v ON d.refclassid = 'pg_class'::regclass AND v.oid = d.refobjid
+       LEFT JOIN pg_type y ON d.refclassid = 'pg_type'::regclass AND y.oid = d.refobjid
   WHERE r.ev_class = 'pg_temp.relay_projection'::regclass AND (
-    EXISTS (SELECT FROM pg_proc other WHERE other.proname = p.proname AND other.proowner <> p.proowner)
-    OR EXISTS (SELECT FROM pg_operator other WHERE other.oprname = o.oprname AND other.oprowner <> o.oprowner)
-    OR EXISTS (SELECT FROM pg_class other WHERE other.relname = v.relname AND other.relowner <> v.relowner AND other.relkind IN ('r', 'p', 'v', 'm', 'f')))
+    EXISTS (SELECT FROM pg_proc other WHERE other.proname = p.proname AND other.proowner <> p.proowner AND other.pronamespace IN (SELECT oid FROM searched))
+    OR EXISTS (SELECT FROM pg_operator other WHERE other.oprname = o.oprname AND other.oprowner <> o.oprowner AND other.oprnamespace IN (SELECT oid FROM searched))
+    OR EXISTS (SELECT FROM pg_class other WHERE other.relname = v.relname AND other.relowner <> v.relowner AND other.relkind IN ('r', 'p', 'v', 'm', 'f')
+                 AND other.relnamespace IN (SELECT oid FROM searched))
+    OR EXISTS (SELECT FROM pg_type other WHERE other.typname = y.typname AND other.typowner <> y.typowner AND other.typnamespace IN (SELECT oid FROM searched)))
 )
 SELECT DISTINCT object, quote_ident(pg_get_userbyid(owner)) FROM called
 WHERE owner IS NOT NULL AND owner <> schema_owner AND owner NOT IN (SELECT oid FROM trusted)
 ORDER BY 1`
+
+	// searchedSQL runs before the view is made, so that a temporary schema is among them only if the session had one.
+	searchedSQL = "SELECT pg_catalog.set_config('relay.searched', pg_catalog.current_schemas(true)::pg_catalog.text, true)"
 )
 
 // checkCalls adds the functions, operators and views of other roles that a projection would run, and returns why nobody knows them: the role may
 // make no temporary view.
 func checkCalls(ctx context.Context, db *pg.DB, project, table string, missing *catalog.Findings) (unknown, err error) {
-	project = strings.ReplaceAll(strings.TrimRight(project, "; \t\r\n"), "$1", "NULL::pg_catalog.uuid")
-	found, err := callsOf(ctx, db, viewHead+project+viewTail, table)
-	if pg.Code(err) == codeSyntax { // a comment behind the semicolon
-		found, err = callsOf(ctx, db, viewStart+project, table)
+	var found [][2]string
+	for _, text := range []string{projection.Trim(project), project} { // Trim does not know the quotes of PostgreSQL alone
+		text = parameter.ReplaceAllString(text, "${1}NULL::pg_catalog.uuid${2}")
+		if found, err = callsOf(ctx, db, viewHead+text+viewTail, table); pg.Code(err) != codeSyntax {
+			break
+		}
 	}
 	switch {
 	case pg.Code(err) == pg.CodeNoPrivilege, err != nil && pg.IsStatementError(err) && !isRefusedView(err):
@@ -78,6 +90,7 @@ func callsOf(ctx context.Context, db *pg.DB, view, table string) (found [][2]str
 	err = db.RoundTrip(ctx, []pg.Step{
 		pg.Begin,
 		db.UserTx(db.StatementTimeout),
+		{SQL: searchedSQL},
 		{SQL: view},
 		pg.SetLocal("search_path", pg.SearchPath),
 		{SQL: callsSQL, Args: []string{table}, Row: func(v [][]byte) error {
@@ -90,6 +103,9 @@ func callsOf(ctx context.Context, db *pg.DB, view, table string) (found [][2]str
 }
 
 const codeSyntax = "42601"
+
+// parameter matches $1 where it is no part of a name.
+var parameter = regexp.MustCompile(`(^|[^\pL\pN_$])\$1($|[^0-9])`)
 
 // writing matches a statement that writes, which a view does not take.
 var writing = regexp.MustCompile(`(?i)\b(INSERT|UPDATE|DELETE|MERGE)\b`)

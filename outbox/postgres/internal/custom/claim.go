@@ -179,6 +179,9 @@ func (t *Table) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 	if err != nil {
 		return nil, t.Base.Explain(ctx, "peeking", err)
 	}
+	if errors.Is(p.notRead, buffer.ErrDatabaseUnavailable) { // nothing is divided
+		p.err, p.notRead = p.notRead, nil
+	}
 	if len(p.Events) == 0 {
 		return nil, nil
 	}

@@ -125,6 +125,8 @@ func (t *Table) run(ctx context.Context, p *projecting, steps []pg.Step) error {
 			p.notRead = buffer.ErrTooLarge
 		case p.leased && ctx.Err() == nil && (late || p.Fitted() > 0 && time.Since(began) >= p.limit):
 			p.notRead = fmt.Errorf("%w: %d events in %v", buffer.ErrSlowRead, p.Fitted(), p.limit)
+		case p.leased && ctx.Err() == nil && breaks(err): // perhaps one of the rows does that: see delivery
+			p.notRead = projection.OneLine(projection.Unavailable(t.Base.DB.ConnectError(err)))
 		case p.leased:
 			p.fail(p.classify(t.Base.DB.ConnectError(err), time.Since(began)))
 		case n == pg.MaxRetries || !slices.Contains([]string{pg.CodeDeadlock, pg.CodeSerialization}, pg.Code(err)):
@@ -142,6 +144,14 @@ func (t *Table) run(ctx context.Context, p *projecting, steps []pg.Step) error {
 		}
 	}
 	return nil
+}
+
+// breaks reports whether the server, or the connection to it, failed at the projection: a row that is damaged, or one that needs more memory than there
+// is, does that each time.
+func breaks(err error) bool {
+	c := pg.Code(err)
+	return c == "" && !errors.Is(err, pg.ErrPrepared) ||
+		slices.ContainsFunc([]string{"08", "53", "57P", "58", "XX"}, func(class string) bool { return strings.HasPrefix(c, class) })
 }
 
 // readGrace is how much later than the server the client stops a projection: its rows are on the way.

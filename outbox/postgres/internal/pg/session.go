@@ -40,8 +40,10 @@ func (db *DB) SettleTx(limit time.Duration, settings ...string) Step {
 	return db.BatchTx(limit, append(append(settings, "enable_sort", "on"), fence...)...)
 }
 
-// OwnPathSQL is the search path of the role and the database, in a transaction that may have another.
-const OwnPathSQL = `coalesce(nullif(pg_catalog.current_setting('relay.search_path', true), ''), pg_catalog.current_setting('search_path'))`
+// OwnPathSQL is the search path of the role and the database, in a transaction that may have another. It may run with that path, so it names
+// the schema of its operator, and has no NULLIF, which compares by the search path.
+const OwnPathSQL = `CASE WHEN pg_catalog.current_setting('relay.search_path', true) OPERATOR(pg_catalog.<>) '' THEN pg_catalog.current_setting('relay.search_path', true)
+     ELSE pg_catalog.current_setting('search_path') END`
 
 // begin sets up a new connection: one that leads to the server itself gets a session.
 func (p *Pool) begin(ctx context.Context, conn *pgx.Conn) error {

@@ -67,11 +67,17 @@ var (
 // ErrPrepared says that a statement of the user's has prepared others.
 var ErrPrepared = errors.New("source.project calls a function that prepares statements (PREPARE), which could replace those of the relay; expected one that only reads")
 
-// preparedByUser refuses a connection on which a statement of the user's has prepared others. No rollback takes that back, and they could have the names of
-// the relay's, which would run them in the place of its own. It is not prepared itself; those of the relay are not from SQL.
-var preparedByUser = Step{
-	SQL: "SELECT name FROM pg_catalog.pg_prepared_statements WHERE from_sql LIMIT 1",
-	Row: func([][]byte) error { return ErrPrepared },
+// leftByUser refuses a connection on which a statement of the user's has prepared others, and gives its locks back. No rollback does that.
+// Prepared statements could have the names of the relay's, which would run them in the place of its own. It is not prepared itself; those of the
+// relay are not from SQL. Behind a pooler the relay prepares nothing, and statements are those of other clients.
+var leftByUser = Step{
+	SQL: "SELECT pg_catalog.pg_advisory_unlock_all(), (SELECT name FROM pg_catalog.pg_prepared_statements WHERE from_sql LIMIT 1)",
+	Row: func(v [][]byte) error {
+		if v[1] != nil {
+			return ErrPrepared
+		}
+		return nil
+	},
 }
 
 // RoundTrip pipelines the steps behind one Sync.
@@ -85,8 +91,8 @@ func (db *DB) RoundTrip(ctx context.Context, steps []Step) error {
 	batch := &pgconn.Batch{}
 	session := sessionOf(conn.Conn().PgConn())
 	steps = slices.Clone(steps)
-	if slices.ContainsFunc(steps, func(s Step) bool { return s.UserSQL }) {
-		steps = append(steps, preparedByUser)
+	if session != nil && slices.ContainsFunc(steps, func(s Step) bool { return s.UserSQL }) {
+		steps = append(steps, leftByUser)
 	}
 	for i := range steps {
 		s := &steps[i]
