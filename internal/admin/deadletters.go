@@ -57,6 +57,7 @@ func NoSinkError(name string, all ...DeadLetters) error {
 // DeadLetterStore is the part of a buffer that has the dead letters.
 type DeadLetterStore interface {
 	ListDead(ctx context.Context, f buffer.DeadFilter, after *buffer.DeadKey, limit int) ([]buffer.DeadEvent, error)
+	ListNewestDead(ctx context.Context, f buffer.DeadFilter, limit int) ([]buffer.DeadEvent, error)
 	CountDead(ctx context.Context, f buffer.DeadFilter) (buffer.DeadCount, error)
 	CountDropped(ctx context.Context, f buffer.DeadFilter) ([]buffer.DroppedLetters, error)
 	Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
@@ -281,6 +282,9 @@ type Identity struct {
 	id   int64
 	uuid uuid.UUID
 }
+
+// NewIdentity is the id of a dead letter's event.
+func NewIdentity(e *buffer.DeadEvent) Identity { return Identity{e.ID, e.UUID} }
 
 // MarshalJSON implements json.Marshaler.
 func (i Identity) MarshalJSON() ([]byte, error) {

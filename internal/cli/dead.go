@@ -26,7 +26,8 @@ letters stay in outbox_dead_letters; list --closed shows them.
 
 All subcommands take the same filters and select the dead letters that match all of
 them.`,
-		Example: `  relay dead list -c relay.yaml --error "422" --newer-than 1h
+		Example: `  relay dead list -c relay.yaml --by error
+  relay dead list -c relay.yaml --error "422" --newer-than 1h
   relay dead show -c relay.yaml --id 17
   relay dead replay -c relay.yaml --pipeline orders --topic orders.created --dry-run
   relay dead replay -c relay.yaml --sink crm
@@ -42,6 +43,7 @@ type deadFlags struct {
 	olderThan, newerThan time.Duration
 	all, closed, asJSON  bool
 	dryRun, yes          bool
+	by                   string
 	limit                int
 }
 
@@ -179,6 +181,20 @@ func (l *deadLetters) each(ctx context.Context, visit func(*buffer.DeadEvent) (m
 		return fmt.Errorf("%s: %w", l.pipeline, err)
 	}
 	return nil
+}
+
+// newestTimeout is how long the database may take to find the newest dead letters: it reads all that match.
+const newestTimeout = time.Minute
+
+// newest returns the matches that died last, the last one first, without payloads.
+func (l *deadLetters) newest(ctx context.Context, limit int) ([]buffer.DeadEvent, error) {
+	ctx, cancel := context.WithTimeout(ctx, newestTimeout)
+	defer cancel()
+	events, err := l.Store.ListNewestDead(ctx, l.filter, limit)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", l.pipeline, err)
+	}
+	return events, err
 }
 
 // countFor counts the matches that an action would close.

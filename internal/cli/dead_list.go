@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"math"
 	"slices"
 	"strconv"
 	"time"
@@ -24,18 +25,30 @@ func (a *app) deadListCommand() *cobra.Command {
 	c = a.withoutSinks(&cobra.Command{
 		Use:   "list",
 		Short: "List dead letters",
-		Long: `List shows the matching dead letters, one a line, at most --limit. With --json it
-shows all of them as an array of objects with the columns of outbox_dead_letters,
-with payloads and headers as they were written.`,
-		Example: "  relay dead list -c relay.yaml\n  relay dead list -c relay.yaml --json | jq .[].event_id",
+		Long: `List shows the matching dead letters, the one that died last first, at most --limit.
+If the errors do not fit beside the other columns of a terminal, each has lines of
+its own.
+
+With --by error it shows each error once: how many dead letters have it, when the last
+one died, and the id of that one. Errors that differ only in numbers and ids are one.
+
+With --json it shows all of them, ordered by event id, as an array of objects with the
+columns of outbox_dead_letters, with payloads and headers as they were written.`,
+		Example: "  relay dead list -c relay.yaml\n  relay dead list -c relay.yaml --by error\n  relay dead list -c relay.yaml --json | jq .[].event_id",
 	}, func(_ *cobra.Command, cfg *config.Config) error {
 		if f.limit < 0 {
 			return usage("--limit is %d; expected 0 (no limit) or more", f.limit)
+		}
+		if f.by != "" && f.by != "error" {
+			return usage("--by is %q; expected error", f.by)
 		}
 		if f.asJSON && !c.Flags().Changed("limit") {
 			f.limit = 0
 		}
 		return a.withDeadLetters(c, cfg, &f, func(ctx context.Context, all []deadLetters) error {
+			if f.by != "" {
+				return a.listByError(ctx, all, &f)
+			}
 			if f.asJSON {
 				return a.listJSON(ctx, all, f.limit)
 			}
@@ -44,7 +57,8 @@ with payloads and headers as they were written.`,
 	})
 	f.bind(c)
 	f.bindClosed(c)
-	c.Flags().IntVar(&f.limit, "limit", tableLimit, "maximum number of dead letters; 0 for all")
+	c.Flags().IntVar(&f.limit, "limit", tableLimit, "maximum number of dead letters, or of errors; 0 for all")
+	c.Flags().StringVar(&f.by, "by", "", "error: count the dead letters of each error")
 	return c
 }
 
@@ -84,10 +98,10 @@ func (a *app) listJSON(ctx context.Context, all []deadLetters, limit int) error 
 	return err
 }
 
-// listTable prints dead letters as a table.
+// listTable prints dead letters as a table, the one that died last first.
 func (a *app) listTable(ctx context.Context, all []deadLetters, f *deadFlags) error {
 	head := []string{"PIPELINE"}
-	several := slices.ContainsFunc(all, func(l deadLetters) bool { return l.Sinks != nil })
+	several := hasSeveralSinks(all)
 	if several {
 		head = append(head, "SINK")
 	}
@@ -95,34 +109,48 @@ func (a *app) listTable(ctx context.Context, all []deadLetters, f *deadFlags) er
 	if f.closed {
 		head = append(head, "CLOSED")
 	}
-	rows := [][]string{append(head, "ERROR")}
+	type listed struct {
+		buffer.DeadEvent
+		of deadLetters
+	}
+	var newest []listed
+	limit := cmp.Or(f.limit, math.MaxInt32)
 	var matching int64
 	for _, l := range all {
 		n, err := l.count(ctx)
-		if err == nil {
-			matching += n.Open
-			if f.closed {
-				matching += n.Closed
-			}
-			err = l.each(ctx, func(e *buffer.DeadEvent) (bool, error) {
-				if f.limit > 0 && len(rows) > f.limit {
-					return false, nil
-				}
-				rows = append(rows, a.row(l, e, several, f.closed))
-				return true, nil
-			})
+		if err != nil {
+			a.fail(err)
+			continue
 		}
+		matching += n.Open
+		if f.closed {
+			matching += n.Closed
+		}
+		some, err := l.newest(ctx, limit)
 		if err != nil {
 			a.fail(err)
 		}
+		for _, e := range some {
+			newest = append(newest, listed{e, l})
+		}
 	}
-	if _, err := io.WriteString(a.stdout, columns(rows, terminalWidth(a.stdout))); err != nil {
+	slices.SortStableFunc(newest, func(a, b listed) int { return b.DiedAt.Compare(a.DiedAt) })
+	newest = newest[:min(len(newest), limit)]
+	rows := [][]string{append(head, "ERROR")}
+	for i := range newest {
+		rows = append(rows, a.row(newest[i].of, &newest[i].DeadEvent, several, f.closed))
+	}
+	if _, err := io.WriteString(a.stdout, errorTable(rows, terminalWidth(a.stdout))); err != nil {
 		return err
 	}
-	if more := matching - int64(len(rows)-1); more > 0 && f.limit > 0 && len(rows) > f.limit {
-		a.printErr(admin.Count(more) + " more; use --limit 0 to show all")
+	if more := matching - int64(len(newest)); more > 0 && f.limit > 0 && len(newest) == limit {
+		a.printErr(admin.Count(more) + " more; use --limit 0 to show all, or --by error to count them by error")
 	}
 	return nil
+}
+
+func hasSeveralSinks(all []deadLetters) bool {
+	return slices.ContainsFunc(all, func(l deadLetters) bool { return l.Sinks != nil })
 }
 
 func (a *app) row(l deadLetters, d *buffer.DeadEvent, several, closed bool) []string {

@@ -148,7 +148,7 @@ func TestDeadList_Pages(t *testing.T) {
 		t.Errorf("list shows %d: %v", len(ids), ids)
 	}
 	r := do(t, nil, "dead", "list", "-c", path)
-	r.want(t, 0, "\norders    100", "901 more; use --limit 0 to show all")
+	r.want(t, 0, "\norders    1001", "901 more; use --limit 0 to show all")
 	if n := strings.Count(r.stdout, "\n"); n != 101 {
 		t.Errorf("the table has %d lines", n)
 	}

@@ -15,6 +15,7 @@ var deadCases = []testCase{
 	{name: "dead/lists opaque bytes", run: deadFieldsBytes},
 	{name: "dead/applies filters", run: deadFilters},
 	{name: "dead/lists page by page", run: deadPages},
+	{name: "dead/lists the newest first", run: deadNewest},
 	{name: "dead/separates pipelines", run: deadNeighbours},
 }
 
@@ -195,6 +196,43 @@ func deadPages(t *testing.T, h Harness) {
 			after = &got[len(got)-1]
 		}
 		equal(t, fmt.Sprintf("dead letters in pages of %d", limit), got, want)
+	}
+}
+
+func deadNewest(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	var want []buffer.DeadEvent
+	for i, ago := range []time.Duration{2 * lease, 4 * lease, lease, 3 * lease} {
+		b := bury(t, f, fmt.Sprintf("refused %d", i), outbox.Event{Topic: "t", Key: text("k"), Payload: []byte("1"), Headers: outbox.Headers("{}")})
+		died := time.Now().Add(-ago).UTC().Truncate(time.Millisecond)
+		f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET died_at = '%s' WHERE event_id = %d", died.Format("2006-01-02T15:04:05.000Z"), b.LastID))
+		all, err := f.Buffer.ListDead(t.Context(), buffer.DeadFilter{IDs: []int64{b.LastID}}, nil, 1)
+		ok(t, "ListDead", err)
+		all[0].Payload, all[0].Headers, all[0].Row = nil, nil, nil
+		want = append(want, all[0])
+	}
+	for _, c := range []struct {
+		f     buffer.DeadFilter
+		limit int
+		want  []int
+	}{
+		{buffer.DeadFilter{}, 100, []int{2, 0, 3, 1}},
+		{buffer.DeadFilter{}, 2, []int{2, 0}},
+		{buffer.DeadFilter{OlderThan: 2*lease - lease/2}, 100, []int{0, 3, 1}},
+	} {
+		got, err := f.Buffer.ListNewestDead(t.Context(), c.f, c.limit)
+		ok(t, "ListNewestDead", err)
+		var newest []buffer.DeadEvent
+		for _, i := range c.want {
+			newest = append(newest, want[i])
+		}
+		sameDead(t, got, newest)
+	}
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET closed_at = died_at, closed_as = 'discarded' WHERE event_id = %d", want[2].ID))
+	for closed, n := range map[bool]int{false: 3, true: 4} {
+		got, err := f.Buffer.ListNewestDead(t.Context(), buffer.DeadFilter{Closed: closed}, 100)
+		ok(t, "ListNewestDead", err)
+		equal(t, "dead letters", len(got), n)
 	}
 }
 

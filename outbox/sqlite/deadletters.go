@@ -65,6 +65,16 @@ FROM outbox_dead_letters
 WHERE (event_id, group_id) > (?9, ?10) AND ` + matchSQL + `
 ORDER BY event_id, group_id LIMIT ?11`
 
+	// No index has died_at: the newest are kept while all that match are read, as a count does. Payloads are not read.
+	listNewestSQL = `
+SELECT rowid, event_id, topic, key, x'', NULL, created_at,
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, ` + presentNameSQL + `
+FROM outbox_dead_letters
+WHERE rowid IN (
+  SELECT rowid FROM outbox_dead_letters WHERE (?9 OR closed_at IS NULL) AND ` + matchSQL + `
+  ORDER BY died_at DESC, event_id DESC, group_id DESC LIMIT ?10)
+ORDER BY died_at DESC, event_id DESC, group_id DESC`
+
 	countDeadSQL = `
 SELECT count(*) FILTER (WHERE closed_at IS NULL),
        count(*) FILTER (WHERE closed_at IS NULL AND notified_at IS NULL),
@@ -88,6 +98,16 @@ func (b *Buffer) ListDead(ctx context.Context, f buffer.DeadFilter, after *buffe
 	}
 	rows, err := b.db.QueryContext(ctx, statement, args...)
 	events, _, _, err := scanDeadLetters(rows, err, limit)
+	return events, b.explain(ctx, "listing dead letters", err)
+}
+
+// ListNewestDead implements buffer.DeadLetters.
+func (b *Buffer) ListNewestDead(ctx context.Context, f buffer.DeadFilter, limit int) ([]buffer.DeadEvent, error) {
+	rows, err := b.db.QueryContext(ctx, listNewestSQL, append(b.match(f), f.Closed, limit)...)
+	events, _, _, err := scanDeadLettersUpTo(rows, err, limit, math.MaxInt)
+	for i := range events {
+		events[i].Payload = nil
+	}
 	return events, b.explain(ctx, "listing dead letters", err)
 }
 
@@ -125,6 +145,10 @@ const singleSink = "default"
 // scanDeadLetters reads and closes rows, of which there are at most limit. rowids identify the dead letters
 // in the table. cut reports that more would be too large.
 func scanDeadLetters(rows *sql.Rows, err error, limit int) (events []buffer.DeadEvent, rowids []int64, cut bool, _ error) {
+	return scanDeadLettersUpTo(rows, err, limit, buffer.MaxBytes)
+}
+
+func scanDeadLettersUpTo(rows *sql.Rows, err error, limit, maxBytes int) (events []buffer.DeadEvent, rowids []int64, cut bool, _ error) {
 	if err != nil {
 		return nil, nil, false, err
 	}
@@ -145,7 +169,7 @@ func scanDeadLetters(rows *sql.Rows, err error, limit int) (events []buffer.Dead
 		if d.Sink == singleSink {
 			d.Sink = ""
 		}
-		if size += buffer.EventBytes(&d.Event); size > buffer.MaxBytes && len(events) > 0 {
+		if size += buffer.EventBytes(&d.Event); size > maxBytes && len(events) > 0 {
 			return events, rowids, true, nil
 		}
 		for _, t := range []struct {

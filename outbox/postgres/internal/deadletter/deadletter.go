@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
@@ -114,6 +115,64 @@ func (l *DeadLetters) ListDead(ctx context.Context, f buffer.DeadFilter, after *
 		err = nil // the next page begins there
 	}
 	return rows.dead, l.base.Explain(ctx, "listing dead letters", err)
+}
+
+// No index has died_at: the server keeps the newest while it reads what matches, as the count does. Payloads are not read.
+const newestSQL = `
+SELECT d.event_id, d.topic, d.key, d.created_at, d.group_id, d.attempts, d.error, d.died_at, d.notified_at, d.closed_at, d.closed_as, d.event_uuid,
+       ` + presentNameSQL + `
+FROM outbox_dead_letters d
+WHERE ` + matchSQL + `
+  AND ($9::boolean OR d.closed_at IS NULL)
+ORDER BY d.died_at DESC, d.event_id DESC, d.group_id DESC LIMIT $10::bigint`
+
+// ListNewestDead implements buffer.DeadLetters.
+func (l *DeadLetters) ListNewestDead(ctx context.Context, f buffer.DeadFilter, limit int) (all []buffer.DeadEvent, err error) {
+	t, err := l.base.Ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	begin := pg.ReadTx(pg.BulkTimeout, "enable_seqscan", "off")
+	begin.Row = func([][]byte) error {
+		all = nil
+		return nil
+	}
+	err = l.base.DB.Transact(ctx, begin, pg.Step{
+		SQL: l.SQL(t, newestSQL), Args: l.Match(f, pg.Bool(f.Closed), pg.Int(int64(limit))),
+		Row: func(v [][]byte) error {
+			all = append(all, readListed(l.base.Pipeline, v))
+			return nil
+		},
+	})
+	return all, l.base.Explain(ctx, "listing dead letters", err)
+}
+
+// readListed reads a row of newestSQL.
+func readListed(pipeline string, v [][]byte) buffer.DeadEvent {
+	one := buffer.DeadEvent{
+		Event: outbox.Event{ID: pg.ReadInt8(v[0]), Topic: string(v[1]), CreatedAt: pg.ReadTime(v[3])},
+		DeadLetter: buffer.DeadLetter{
+			Pipeline: pipeline, GroupID: uuid.UUID(v[4]), Attempts: pg.ReadInt4(v[5]), Error: string(v[6]), DiedAt: pg.ReadTime(v[7]),
+		},
+		ClosedAs: string(v[10]),
+	}
+	if v[2] != nil {
+		key := string(v[2])
+		one.Key = &key
+	}
+	if v[8] != nil {
+		one.NotifiedAt = pg.ReadTime(v[8])
+	}
+	if v[9] != nil {
+		one.ClosedAt = pg.ReadTime(v[9])
+	}
+	if v[11] != nil {
+		one.UUID = uuid.UUID(v[11])
+	}
+	if sink := string(v[12]); sink != ledger.DefaultSink {
+		one.Sink = sink
+	}
+	return one
 }
 
 // Open dead letters are counted by their index; counting closed ones takes longer the more there are.

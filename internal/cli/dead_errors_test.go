@@ -1,0 +1,100 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+func TestDeadList_NewestFirst(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	path := write(t, onePipeline("orders", db.url, "stdout:"))
+	db.bury("orders", [3]string{"1", "a", "x"}, [3]string{"2", "a", "x"}, [3]string{"3", "a", "x"})
+	db.exec("UPDATE outbox_dead_letters SET died_at = clock_timestamp() - interval '1 minute' WHERE event_id = 2")
+	db.exec("UPDATE outbox_dead_letters SET died_at = clock_timestamp() - interval '1 day' WHERE event_id = 3")
+	r := do(t, nil, "dead", "list", "-c", path, "--limit", "2")
+	r.want(t, 0, "orders    2   a      k2 ", "1 more; use --limit 0 to show all, or --by error to count them by error")
+	if lines := strings.Split(r.stdout, "\n"); len(lines) != 4 || !strings.HasPrefix(lines[1], "orders    2 ") || !strings.HasPrefix(lines[2], "orders    1 ") {
+		t.Errorf("list shows\n%s", r.stdout)
+	}
+}
+
+func TestDeadList_ByError(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	path := write(t, onePipeline("orders", db.url, "stdout:"))
+	do(t, nil, "dead", "list", "-c", path, "--by", "topic").want(t, 2, "", `--by is "topic"; expected error`)
+	do(t, nil, "dead", "list", "-c", path, "--by", "error", "--json").want(t, 0, "[]", "")
+	db.bury("orders", [3]string{"1", "a", "422 Unprocessable Entity: no tenant 17"}, [3]string{"2", "b", "400 Bad Request: no"},
+		[3]string{"3", "a", "422 Unprocessable Entity: no tenant 0198c0de-0000-7000-8000-000000000001"})
+	db.exec("UPDATE outbox_dead_letters SET died_at = clock_timestamp() - interval '5 minutes' WHERE event_id = 1")
+	do(t, nil, "dead", "list", "-c", path, "--by", "error").want(t, 0, `COUNT  PIPELINE  NEWEST  ID  ERROR
+2      orders    5m 0s   1   422 Unprocessable Entity: no tenant 17
+1      orders    2h 0m   2   400 Bad Request: no
+`, "")
+	do(t, nil, "dead", "list", "-c", path, "--by", "error", "--json", "--topic", "b").want(t, 0, `"count": 1,`, "")
+	do(t, nil, "dead", "list", "-c", path, "--by", "error", "--limit", "1").want(t, 0, "422", "1 dead letter more with other errors; use --limit 0 to show all")
+}
+
+func TestGeneralized(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		a, b string
+		same bool
+	}{
+		{"no tenant 17", "no tenant 18", true},
+		{"user cus_9fA83x is gone", "user cus_1bC2 is gone", true},
+		{"row 0198c0de-0000-7000-8000-000000000001", "row 0198c0de-0000-7000-8000-000000000002", true},
+		{"POST http://h1: 422 Unprocessable Entity: id 1", "POST http://h1: 422 Unprocessable Entity: id 2", true},
+		{"400 Bad Request", "422 Unprocessable Entity", false},
+		{"address is suppressed", "address is invalid", false},
+		{strings.Repeat("é", maxComparedError) + "a", strings.Repeat("é", maxComparedError) + "b", true},
+	} {
+		if got := generalized(c.a) == generalized(c.b); got != c.same {
+			t.Errorf("%q and %q: the same is %v, want %v", generalized(c.a), generalized(c.b), got, c.same)
+		}
+	}
+}
+
+// The number of groups is bounded, whatever the errors are.
+func TestErrorGroups_Bounded(t *testing.T) {
+	t.Parallel()
+	g := errorGroups{groups: map[errorKey]*errorGroup{}}
+	for i := range maxErrorGroups + 5 {
+		name := strings.Map(func(r rune) rune { return r - '0' + 'a' }, fmt.Sprint(i))
+		g.add(&buffer.DeadEvent{Event: outbox.Event{ID: int64(i)}, DeadLetter: buffer.DeadLetter{Error: name, DiedAt: time.Unix(int64(i), 0)}})
+	}
+	if len(g.groups) != maxErrorGroups || g.others != 5 {
+		t.Errorf("%d groups and %d others", len(g.groups), g.others)
+	}
+}
+
+// At 80 columns the error has the room, and no word of it is broken.
+func TestErrorTable_80Columns(t *testing.T) {
+	t.Parallel()
+	head := []string{"PIPELINE", "ID", "TOPIC", "KEY", "ATTEMPTS", "DIED", "NOTIFIED", "ERROR"}
+	reason := "POST https://api.example: 422 Unprocessable Entity: the address of this customer is on the suppression list"
+	row := []string{"orders", "17", "orders.created", "customer-7", "3", "2h 0m", "yes", reason}
+	text := errorTable([][]string{head, row}, 80)
+	for line := range strings.Lines(text) {
+		if n := utf8.RuneCountInString(strings.TrimSuffix(line, "\n")); n > 80 {
+			t.Errorf("%d characters: %s", n, line)
+		}
+	}
+	if got := strings.Join(strings.Fields(text), " "); !strings.Contains(got, reason) {
+		t.Errorf("the error is not whole in\n%s", text)
+	}
+	if got := errorTable([][]string{head, row}, 0); strings.Count(got, "\n") != 2 || !strings.Contains(got, reason) {
+		t.Errorf("without a terminal the table is\n%s", got)
+	}
+	row[7] = strings.Repeat("word ", 100)
+	if n := strings.Count(errorTable([][]string{head, row}, 80), "\n"); n != 2+1+maxErrorLines {
+		t.Errorf("the table has %d lines", n)
+	}
+}
