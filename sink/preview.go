@@ -3,6 +3,7 @@ package sink
 import (
 	"context"
 	"errors"
+	"net/http"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
@@ -13,6 +14,20 @@ type Previewer interface {
 	// batch, it returns what Send would send of each group. A *BatchError names the events that Send would
 	// reject; the others are among the messages.
 	Preview(ctx context.Context, b *buffer.Batch) ([]PreparedMessage, error)
+}
+
+// AnswerPreviewer is a Sink that can show what Send would make of a server's answer.
+type AnswerPreviewer interface {
+	// PreviewAnswer returns the error that Send would return if the server answered the batch so. It sends nothing.
+	PreviewAnswer(ctx context.Context, b *buffer.Batch, a Answer) error
+}
+
+// Answer is a server's answer to a request.
+type Answer struct {
+	// Status is an HTTP status.
+	Status int
+	Header http.Header
+	Body   []byte
 }
 
 // PreparedMessage is one request, command or publish, for people to read.

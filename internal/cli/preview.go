@@ -25,9 +25,10 @@ const (
 
 func (a *app) previewCommand() *cobra.Command {
 	var (
-		pipeline string
-		events   int
-		c        *cobra.Command
+		pipeline, sinkName string
+		events             int
+		answer             answerFlags
+		c                  *cobra.Command
 	)
 	c = a.withConfig(&cobra.Command{
 		Use:   "preview",
@@ -38,8 +39,14 @@ secrets, and body, with JSON indented. It claims, sends and writes nothing.
 It also shows the events that would not be sent: those for which the projection
 returns no row, and those that the sink would reject. The exit status is 1 if
 source.project or sink.request fails for all events. Events in batches that wait for
-a retry are not shown; if there are no others, preview says how many wait, and why.`,
-		Example: "  relay preview -c relay.yaml\n  relay preview -c relay.yaml --pipeline orders -n 1",
+a retry are not shown; if there are no others, preview says how many wait, and why.
+
+With --answer it shows what sink.results, or without it the status, makes of an answer
+of the API to these events: which are delivered, which are rejected, and why. With
+--events-file the events are those of a file: a request's body, or one envelope a line.`,
+		Example: `  relay preview -c relay.yaml
+  relay preview -c relay.yaml --pipeline orders -n 1
+  relay preview -c relay.yaml --answer answer.json --status 422`,
 	}, func(_ *cobra.Command, cfg *config.Config) error {
 		if events < 1 || events > maxPreviewed {
 			return usage("-n is %d; expected 1 to %d", events, maxPreviewed)
@@ -48,15 +55,44 @@ a retry are not shown; if there are no others, preview says how many wait, and w
 		if err != nil {
 			return err
 		}
-		return a.preview(c.Context(), selected, events)
+		if sinkName != "" && !slices.ContainsFunc(selected, func(p *config.Pipeline) bool { return hasSinkNamed(p, sinkName) }) {
+			return usage("--sink is %q; no selected pipeline has a sink of this name", sinkName)
+		}
+		show, err := answer.viewer(c)
+		if err != nil {
+			return err
+		}
+		if show == nil {
+			show = previewRequests
+		}
+		return a.preview(c.Context(), selected, sinkName, events, show)
 	})
+	answer.bind(c)
+	c.Flags().StringVar(&sinkName, "sink", "", "only this one of several sinks")
 	c.Flags().StringVar(&pipeline, "pipeline", "", "only this pipeline")
 	c.Flags().IntVarP(&events, "events", "n", 3, "number of events of each pipeline")
 	return c
 }
 
+func hasSinkNamed(p *config.Pipeline, name string) bool {
+	return slices.ContainsFunc(p.PerSink(), func(one *config.Pipeline) bool { return one.SinkName == name })
+}
+
+// previewer shows what would happen to the next events of one sink. others are the topics of those that are not for it.
+type previewer func(ctx context.Context, a *app, from buffer.Buffer, s config.RuntimeSink, events int, again bool) (others []string, err error)
+
+// previewRequests shows the requests.
+func previewRequests(ctx context.Context, a *app, from buffer.Buffer, s config.RuntimeSink, events int, again bool) ([]string, error) {
+	result, err := previewSink(ctx, from, s, events)
+	if err != nil {
+		return nil, err
+	}
+	a.failed = a.failed || result.projectErr != nil
+	return result.others, a.printPreview(s.Config, result, again)
+}
+
 // preview shows one pipeline after the other. It continues after errors.
-func (a *app) preview(ctx context.Context, selected []*config.Pipeline, events int) error {
+func (a *app) preview(ctx context.Context, selected []*config.Pipeline, sinkName string, events int, show previewer) error {
 	var (
 		pipelines []*config.Runtime
 		errs      config.Errors
@@ -77,16 +113,15 @@ func (a *app) preview(ctx context.Context, selected []*config.Pipeline, events i
 	for i, opened := range pipelines {
 		unmatched := map[string]bool{} // topics of events that no sink takes
 		for n, s := range opened.Sinks {
-			result, err := previewSink(ctx, opened.Buffer, s, events)
+			if sinkName != "" && s.Config.SinkName != sinkName {
+				continue
+			}
+			others, err := show(ctx, a, opened.Buffer, s, events, i+n > 0)
 			if err != nil {
 				a.fail(fmt.Errorf("%s: %w", name(s.Config), err))
 				continue
 			}
-			a.failed = a.failed || result.projectErr != nil
-			if err := a.printPreview(s.Config, result, i+n > 0); err != nil {
-				return err
-			}
-			for _, topic := range result.others {
+			for _, topic := range others {
 				unmatched[topic] = !selected[i].Takes(topic)
 			}
 		}

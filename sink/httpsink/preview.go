@@ -1,9 +1,11 @@
 package httpsink
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
+	"io"
 	"maps"
 	"net/http"
 	"slices"
@@ -14,7 +16,10 @@ import (
 	"github.com/outboxrelay/relay/sink"
 )
 
-var _ sink.Previewer = (*Sink)(nil)
+var (
+	_ sink.Previewer       = (*Sink)(nil)
+	_ sink.AnswerPreviewer = (*Sink)(nil)
+)
 
 // Preview implements sink.Previewer. It makes the requests as Send does, but fetches no token. "***" stands
 // for the token, the signature, the URL's path and query, and headers that may be secret. The error may be
@@ -45,6 +50,25 @@ func (s *Sink) Preview(ctx context.Context, b *buffer.Batch) ([]sink.PreparedMes
 		one.Summary += " (" + address + ")"
 	}
 	return []sink.PreparedMessage{one}, sink.NewBatchError(rejected)
+}
+
+// PreviewAnswer implements sink.AnswerPreviewer. If the batch would be split, each part has the same answer.
+func (s *Sink) PreviewAnswer(ctx context.Context, b *buffer.Batch, a sink.Answer) error {
+	r, rejected, err := s.prepare(ctx, b)
+	if split, ok := errors.AsType[*sink.SplitError](err); ok {
+		_, err = sink.PreviewGroups(b, split.Groups, func(part *buffer.Batch) ([]sink.PreparedMessage, error) {
+			return nil, s.PreviewAnswer(ctx, part, a)
+		})
+		return err
+	}
+	if err != nil || r == nil {
+		return cmp.Or(err, sink.NewBatchError(rejected))
+	}
+	failed, err := s.readResponse(ctx, &http.Response{StatusCode: a.Status, Header: a.Header, Body: io.NopCloser(bytes.NewReader(a.Body))}, r, b)
+	if err != nil {
+		return s.named(err)
+	}
+	return sink.NewBatchError(append(failed, rejected...))
 }
 
 // maskedHeader are the request's headers by name.

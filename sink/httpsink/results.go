@@ -47,7 +47,11 @@ func (s *Sink) readResponse(ctx context.Context, resp *http.Response, r *request
 		failed, err = s.runResults(ctx, resp, text, r, b)
 	}
 	if err != nil {
-		said := sink.MaybeAccepted(fmt.Errorf("%s: results: %s%w", statusText(resp.StatusCode), s.redactor.line(err.Error(), false, maxQuote), errResponded))
+		why := s.redactor.line(err.Error(), false, maxQuote)
+		if quote := s.redactor.quote(text, false); ran && quote != "" {
+			why += "; the response is " + quote
+		}
+		said := sink.MaybeAccepted(fmt.Errorf("%s: results: %s%w", statusText(resp.StatusCode), why, errResponded))
 		if ran && !errors.Is(err, jq.ErrProcess) {
 			said = sink.ProgramFailed(said)
 		}

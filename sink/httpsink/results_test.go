@@ -132,6 +132,7 @@ func TestResults_Failures(t *testing.T) {
 		"a good and a bad": {`.body`, `[{"index":0},{"index":17}]`, "result 1: its index is 17"},
 		"long response":    {`.body`, `"` + strings.Repeat("x", 16<<20) + `"`, "the response is larger than 16 MiB"},
 		"the key itself":   {`error(.body)`, `"s3cretKey"`, "results: error: ***"},
+		"shows the body":   {`.results | .[]`, `{"why":"s3cretKey is no address"}`, `; the response is {"why":"*** is no address"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
