@@ -34,9 +34,10 @@ func TestDeadList_ByError(t *testing.T) {
 	db.bury("orders", [3]string{"1", "a", "422 Unprocessable Entity: no tenant 17"}, [3]string{"2", "b", "400 Bad Request: no"},
 		[3]string{"3", "a", "422 Unprocessable Entity: no tenant 0198c0de-0000-7000-8000-000000000001"})
 	db.exec("UPDATE outbox_dead_letters SET died_at = clock_timestamp() - interval '5 minutes' WHERE event_id = 1")
+	db.exec("UPDATE outbox_dead_letters SET died_at = clock_timestamp() - interval '3 minutes' WHERE event_id = 2")
 	do(t, nil, "dead", "list", "-c", path, "--by", "error").want(t, 0, `COUNT  PIPELINE  NEWEST  ID  ERROR
 2      orders    5m 0s   1   422 Unprocessable Entity: no tenant 17
-1      orders    2h 0m   2   400 Bad Request: no
+1      orders    3m 0s   2   400 Bad Request: no
 `, "")
 	do(t, nil, "dead", "list", "-c", path, "--by", "error", "--json", "--topic", "b").want(t, 0, `"count": 1,`, "")
 	do(t, nil, "dead", "list", "-c", path, "--by", "error", "--limit", "1").want(t, 0, "422", "1 dead letter more with other errors; use --limit 0 to show all")

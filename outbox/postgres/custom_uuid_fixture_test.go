@@ -331,12 +331,22 @@ func (b uuidBuffer) ListDead(ctx context.Context, f buffer.DeadFilter, after *bu
 		after = &buffer.DeadKey{EventID: b.queue.n.numbersOf(after.GroupID, []int64{after.EventID})[0], GroupID: after.GroupID}
 	}
 	events, err := b.Buffer.ListDead(ctx, byUUID(f), after, limit)
+	return b.queue.n.translated(events), err
+}
+
+func (b uuidBuffer) ListNewestDead(ctx context.Context, f buffer.DeadFilter, limit int) ([]buffer.DeadEvent, error) {
+	events, err := b.Buffer.ListNewestDead(ctx, byUUID(f), limit)
+	return b.queue.n.translated(events), err
+}
+
+// translated gives dead letters the ids of the suite.
+func (n *uuidIDs) translated(events []buffer.DeadEvent) []buffer.DeadEvent {
 	for i := range events {
 		e := &events[i]
-		b.queue.n.learn(e.GroupID, e.ID, idOf(e.UUID))
+		n.learn(e.GroupID, e.ID, idOf(e.UUID))
 		e.ID, e.UUID = idOf(e.UUID), uuid.Nil
 	}
-	return events, err
+	return events
 }
 
 func (b uuidBuffer) CountDead(ctx context.Context, f buffer.DeadFilter) (buffer.DeadCount, error) {
