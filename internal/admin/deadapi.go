@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"mime"
+	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -235,6 +236,7 @@ func (s *Server) changeDead(act Action) http.HandlerFunc {
 			return
 		}
 		p := s.snapshots[at].pipeline
+		f.ClosedBy = closedBy(r)
 		ctx, cancel := context.WithTimeout(r.Context(), deadTimeout)
 		defer cancel()
 		if f.Sink != "" {
@@ -262,6 +264,15 @@ func (s *Server) changeDead(act Action) http.HandlerFunc {
 			"changed", changed.Changed, "unnotified", changed.Unnotified, "dry_run", changed.DryRun)
 		s.writeJSON(w, http.StatusOK, changed)
 	}
+}
+
+// closedBy is who sent a request that closes dead letters: the address of the connection's other end, which may be a proxy.
+func closedBy(r *http.Request) string {
+	host, _, err := net.SplitHostPort(r.RemoteAddr)
+	if err != nil {
+		host = r.RemoteAddr
+	}
+	return "admin endpoint, " + host
 }
 
 // readRequest reads a small JSON body without unknown fields.

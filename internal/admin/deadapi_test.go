@@ -95,7 +95,7 @@ func ids(t *testing.T, w *httptest.ResponseRecorder) string {
 func TestListDead(t *testing.T) {
 	t.Parallel()
 	a, b := newDeadFixture(t, "a", 3), newDeadFixture(t, "b", 2)
-	a.exec(t, "UPDATE outbox_dead_letters SET closed_at = died_at, closed_as = 'replayed', key = 'k', headers = '{\"h\": \"x\"}', payload = x'00ff' WHERE event_id = 3")
+	a.exec(t, "UPDATE outbox_dead_letters SET closed_at = died_at, closed_as = 'replayed', closed_by = 'somebody', key = 'k', headers = '{\"h\": \"x\"}', payload = x'00ff' WHERE event_id = 3")
 	s := New([]Pipeline{a.pipeline(), b.pipeline()}, NewMetrics(), Config{Redact: redactor})
 	for query, want := range map[string]string{
 		"": "a1 a2 b1 b2", "?pipeline=b": "b1 b2", "?topic=topic1": "a1 b1", "?error=REFUSED+2": "a2 b2", "?id=2&id=1&pipeline=a": "a1 a2",
@@ -116,7 +116,7 @@ func TestListDead(t *testing.T) {
 	if diff := cmp.Diff(map[string]any{
 		"pipeline": "a", "event_id": 3.0, "topic": "topic1", "key": "k", "payload_base64": "AP8=", "headers": map[string]any{"h": "x"},
 		"created_at": "2026-01-02T03:04:05.123000Z", "group_id": "0198c0de-0000-7000-8000-000000000003", "attempts": 3.0,
-		"error": "Refused 3 ***", "notified_at": nil, "closed_as": "replayed",
+		"error": "Refused 3 ***", "notified_at": nil, "closed_as": "replayed", "closed_by": "somebody",
 	}, dead[0]); diff != "" {
 		t.Error(diff)
 	}
@@ -198,6 +198,11 @@ func TestChangeDead(t *testing.T) {
 		if err := a.db.QueryRowContext(t.Context(), "SELECT count(*) FROM outbox_events").Scan(&events); err != nil || events != c.events {
 			t.Errorf("after %s %s there are %d events, %v", c.path, c.body, events, err)
 		}
+	}
+	by := ""
+	if err := a.db.QueryRowContext(t.Context(), "SELECT group_concat(DISTINCT closed_as || ' by ' || closed_by) FROM outbox_dead_letters WHERE closed_at IS NOT NULL").Scan(&by); err != nil ||
+		by != "discarded by admin endpoint, 192.0.2.1,replayed by admin endpoint, 192.0.2.1" {
+		t.Errorf("closed were %q, %v", by, err)
 	}
 	if got := ids(t, get(t, s, "/api/dead?pipeline=z")); got != "z1 z2 z3" {
 		t.Errorf("another pipeline has %s", got)

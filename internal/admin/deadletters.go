@@ -224,6 +224,8 @@ type DeadLetter struct {
 	ClosedAt      instant         `json:"closed_at"`
 	// ClosedAs is "replayed" or "discarded"; null while the dead letter is open.
 	ClosedAs *string `json:"closed_as"`
+	// ClosedBy is who did that; null also if nobody said so.
+	ClosedBy *string `json:"closed_by"`
 	// EventRow is the row of a custom table that a replay inserts.
 	EventRow json.RawMessage `json:"event_row,omitempty"`
 }
@@ -237,6 +239,9 @@ func NewDeadLetter(d *buffer.DeadEvent, redact func(string) string) DeadLetter {
 	}
 	if d.ClosedAs != "" {
 		dead.ClosedAs = &d.ClosedAs
+	}
+	if d.ClosedBy != "" {
+		dead.ClosedBy = &d.ClosedBy
 	}
 	if json.Valid(d.Payload) && utf8.Valid(d.Payload) {
 		dead.Payload = d.Payload

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/user"
 	"slices"
 	"strings"
 
@@ -81,7 +82,9 @@ func (a *app) change(ctx context.Context, what change, all []deadLetters, f *dea
 		}
 	}
 	results := []admin.Changed{}
+	by := operator()
 	for _, l := range all {
+		l.filter.ClosedBy = by
 		bar := newProgress(a.stderr, what.verb+" "+l.pipeline)
 		changed, err := l.Change(ctx, what.action, l.filter, f.dryRun, bar.set)
 		bar.end()
@@ -130,6 +133,21 @@ func (a *app) printChanged(what change, results []admin.Changed) error {
 }
 
 func countDeadLetters(n int64) string { return plural(n, "dead letter", "dead letters") }
+
+// operator is who runs the command, as user@host. sudo names the user that called it.
+func operator() string {
+	name := os.Getenv("SUDO_USER")
+	if name == "" {
+		name = fmt.Sprintf("uid %d", os.Getuid()) // it has no name in some containers
+		if u, err := user.Current(); err == nil && u.Username != "" {
+			name = u.Username
+		}
+	}
+	if host, err := os.Hostname(); err == nil {
+		name += "@" + host
+	}
+	return name
+}
 
 // confirm asks for confirmation on a terminal.
 func (a *app) confirm(ctx context.Context, what change, all []deadLetters) error {

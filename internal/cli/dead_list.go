@@ -176,12 +176,20 @@ func (a *app) row(l deadLetters, d *buffer.DeadEvent, several, closed bool) []st
 	return append(row, printable(a.redact(d.Error)))
 }
 
-// closedAgo says how and when a dead letter was closed, "-" if it is open.
+// closedAgo says how, when and by whom a dead letter was closed, "-" if it is open.
 func closedAgo(d *buffer.DeadEvent) string {
 	if d.ClosedAt.IsZero() {
 		return "-"
 	}
-	return cmp.Or(d.ClosedAs, "closed") + " " + ago(d.ClosedAt) + " ago"
+	return cmp.Or(d.ClosedAs, "closed") + " " + ago(d.ClosedAt) + " ago" + closedBy(d)
+}
+
+// closedBy says who closed a dead letter, if that is known.
+func closedBy(d *buffer.DeadEvent) string {
+	if d.ClosedBy == "" {
+		return ""
+	}
+	return " by " + printable(d.ClosedBy)
 }
 
 // ago is the time since at by the local clock, "-" if at is zero.

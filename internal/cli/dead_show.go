@@ -83,7 +83,7 @@ func (a *app) details(d *buffer.DeadEvent) string {
 	line("created", timeAndAge(d.CreatedAt))
 	line("died", timeAndAge(d.DiedAt))
 	line("notified", timeAndAge(d.NotifiedAt))
-	line("closed", strings.TrimSpace(d.ClosedAs+" "+timeAndAge(d.ClosedAt)))
+	line("closed", strings.TrimSpace(d.ClosedAs+" "+timeAndAge(d.ClosedAt)+closedBy(d)))
 	line("group_id", d.GroupID.String())
 	line("attempts", fmt.Sprint(d.Attempts))
 	line("error", printable(a.redact(d.Error)))

@@ -3,6 +3,7 @@ package cli
 import (
 	"encoding/json"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
@@ -79,7 +80,8 @@ func TestDeadList(t *testing.T) {
     "died_at": "2026-02-03T04:05:06.000000Z",
     "notified_at": null,
     "closed_at": null,
-    "closed_as": null
+    "closed_as": null,
+    "closed_by": null
   }
 ]
 `, "")
@@ -105,15 +107,16 @@ func TestDeadList(t *testing.T) {
 			t.Errorf("list %s shows %v, want %v", c.args, got, c.ids)
 		}
 	}
-	db.exec("UPDATE outbox_dead_letters SET closed_at = clock_timestamp(), closed_as = 'discarded' WHERE event_id = 17")
+	db.exec("UPDATE outbox_dead_letters SET closed_at = clock_timestamp(), closed_as = 'discarded', closed_by = 'somebody' WHERE event_id = 17")
 	if got := listed(t, path); !cmp.Equal(got, []int64{9007199254740993}) {
 		t.Errorf("list shows %v", got)
 	}
 	if got := listed(t, path, "--closed"); len(got) != 2 {
 		t.Errorf("list --closed shows %v", got)
 	}
-	do(t, nil, "dead", "list", "-c", path, "--closed").want(t, 0, "  discarded ", "")
-	do(t, nil, "dead", "list", "-c", path, "--closed", "--json").want(t, 0, `"closed_as": "discarded"`, "")
+	do(t, nil, "dead", "list", "-c", path, "--closed").want(t, 0, " ago by somebody", "")
+	do(t, nil, "dead", "list", "-c", path, "--closed", "--json").want(t, 0, "\"closed_as\": \"discarded\",\n    \"closed_by\": \"somebody\"", "")
+	do(t, nil, "dead", "show", "-c", path, "--closed", "--id", "17").want(t, 0, " ago) by somebody\n", "")
 }
 
 // listed returns the ids in list --json.
@@ -189,6 +192,9 @@ func TestDeadReplay(t *testing.T) {
 	r.want(t, 1, "p: replayed 3 dead letters; skipped 1: already in the buffer", "relay: 105: it was ")
 	r.want(t, 1, "p: ", "relay: 106: its id is already in the buffer")
 	r.want(t, 1, "p: ", "relay: 999: no dead letter has this id")
+	if n := db.count("SELECT count(*) FROM outbox_dead_letters WHERE closed_as = 'replayed' AND closed_by LIKE '_%@_%'"); n != 3 {
+		t.Errorf("%d dead letters say who replayed them, want 3", n)
+	}
 	if strings.Contains(r.stderr, "101") || db.open("p") != "104 106" {
 		t.Errorf("open are %s, stderr %s", db.open("p"), r.stderr)
 	}
@@ -211,7 +217,14 @@ func TestDeadDiscard(t *testing.T) {
 	db := newDatabase(t)
 	path := write(t, onePipeline("p", db.url, "stdout:", "    batch_size: 1"))
 	db.bury("p", [3]string{"1", "a", "x"}, [3]string{"2", "b", "x"}, [3]string{"3", "b", "y"})
-	do(t, nil, "dead", "discard", "-c", path, "--error", "X", "--json").want(t, 0, `"changed": 2,`, "")
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	do(t, []string{"SUDO_USER=ann"}, "dead", "discard", "-c", path, "--error", "X", "--json").want(t, 0, `"changed": 2,`, "")
+	if n := db.count("SELECT count(*) FROM outbox_dead_letters WHERE closed_by = 'ann@" + host + "'"); n != 2 {
+		t.Errorf("%d dead letters say who closed them, want 2", n)
+	}
 	if db.open("p") != "3" || db.count("SELECT count(*) FROM outbox_dead_letters") != 3 {
 		t.Errorf("open are %s", db.open("p"))
 	}

@@ -145,7 +145,7 @@ type DeadLetter struct {
 	Attempts             int
 	Error                string
 	DiedAt               time.Time
-	ClosedAs             string    // "" is NULL
+	ClosedAs, ClosedBy   string    // "" is NULL
 	NotifiedAt, ClosedAt time.Time // zero is NULL
 	HookGroupID          uuid.UUID // uuid.Nil is NULL
 }

@@ -57,7 +57,7 @@ func replayed(t *testing.T, f *Fixture, events []outbox.Event) {
 	empty(t, f)
 	buried := f.Dead(t)
 
-	replay(t, f.Buffer, buffer.DeadFilter{}, 100, len(events))
+	replay(t, f.Buffer, buffer.DeadFilter{ClosedBy: "größe@host"}, 100, len(events))
 	ledger := f.Ledger(t)
 	equal(t, "ledger rows", len(ledger), 1)
 	row := ledger[0]
@@ -76,7 +76,7 @@ func replayed(t *testing.T, f *Fixture, events []outbox.Event) {
 	})
 	for i, d := range f.Dead(t) {
 		about(t, "closed_at", time.Since(d.ClosedAt), 0)
-		buried[i].ClosedAt, buried[i].ClosedAs = d.ClosedAt, "replayed"
+		buried[i].ClosedAt, buried[i].ClosedAs, buried[i].ClosedBy = d.ClosedAt, "replayed", "größe@host"
 		equal(t, "dead letter after the replay", d, buried[i])
 	}
 	equal(t, "dead letters listed", dead(t, f.Buffer, buffer.DeadFilter{}), []int64(nil))
@@ -87,6 +87,11 @@ func replayed(t *testing.T, f *Fixture, events []outbox.Event) {
 	equal(t, "lease_no and unfinished_leases", []int64{again.LeaseNo, int64(again.UnfinishedLeases)}, []int64{1, 1})
 	equal(t, "attempts and outages", []int{again.Attempts, again.Outages}, []int{0, 0})
 	equal(t, "origins", again.Origins, []uuid.UUID(nil))
+	closed, err := f.Buffer.ListDead(t.Context(), buffer.DeadFilter{Closed: true}, nil, 100)
+	ok(t, "ListDead", err)
+	for i := range closed {
+		equal(t, "dead letter listed", []string{closed[i].ClosedAs, closed[i].ClosedBy}, []string{"replayed", "größe@host"})
+	}
 	settle(t, f.Buffer, again, delivered())
 	empty(t, f)
 	replay(t, f.Buffer, buffer.DeadFilter{}, 100, 0)

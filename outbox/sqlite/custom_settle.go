@@ -42,7 +42,7 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = excluded.topic, key = excluded.key, payload = excluded.payload, headers = excluded.headers,
     created_at = excluded.created_at, attempts = excluded.attempts, error = excluded.error, event_row = excluded.event_row,
-    died_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), notified_at = NULL, closed_at = NULL, closed_as = NULL, hook_group_id = NULL
+    died_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), notified_at = NULL, closed_at = NULL, closed_as = NULL, closed_by = NULL, hook_group_id = NULL
 WHERE d.closed_at IS NOT NULL`
 
 	archiveCustomSQL = `
@@ -123,10 +123,10 @@ GROUP BY event_id ORDER BY event_id LIMIT ?9`
 
 // replay skips rows that the table's constraints refuse. A deferred foreign key refuses only at the
 // commit: then half as many are tried, until the row stands alone.
-func (c *customTable) replay(ctx context.Context, args []any, limit int) (replayed int, err error) {
+func (c *customTable) replay(ctx context.Context, args []any, by string, limit int) (replayed int, err error) {
 	after := int64(math.MinInt64)
 	for size, halved := limit, false; size > 0; {
-		n, last, err := c.replayAfter(ctx, args, size, after)
+		n, last, err := c.replayAfter(ctx, args, by, size, after)
 		switch {
 		case db.Code(err) != sqlite3.SQLITE_CONSTRAINT && err != nil:
 			return replayed, err
@@ -145,10 +145,10 @@ func (c *customTable) replay(ctx context.Context, args []any, limit int) (replay
 }
 
 // replayAfter puts up to limit events with up to buffer.MaxBytes after one back, as one batch. last is the last that was tried.
-func (c *customTable) replayAfter(ctx context.Context, args []any, limit int, after int64) (replayed int, last int64, err error) {
+func (c *customTable) replayAfter(ctx context.Context, args []any, by string, limit int, after int64) (replayed int, last int64, err error) {
 	last = after
 	if c.b.config.Sinks != nil {
-		return c.b.replayRouted(ctx, args, limit, after)
+		return c.b.replayRouted(ctx, args, by, limit, after)
 	}
 	err = c.b.write(ctx, "replaying dead letters", func(tx transaction) error {
 		if _, _, err := c.b.negotiate(ctx, tx); err != nil {
@@ -182,7 +182,7 @@ func (c *customTable) replayAfter(ctx context.Context, args []any, limit int, af
 			return nil
 		}
 		which := extent{stamp: group.String(), first: ids[0], last: ids[len(ids)-1]}
-		replayed, err = c.b.openReplayed(ctx, tx, group, claimmode.Stamp, which, rowids)
+		replayed, err = c.b.openReplayed(ctx, tx, group, claimmode.Stamp, which, rowids, by)
 		return err
 	})
 	return replayed, last, err

@@ -33,7 +33,7 @@ SELECT event_id, topic, key, payload, headers, coalesce(
 FROM outbox_dead_letters WHERE rowid IN (SELECT value FROM json_each(?2))`
 
 	closeReplayedSQL = `
-UPDATE outbox_dead_letters SET closed_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), closed_as = 'replayed'
+UPDATE outbox_dead_letters SET closed_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), closed_as = 'replayed', closed_by = nullif(?2, '')
 WHERE rowid IN (SELECT value FROM json_each(?1))`
 
 	// ?1 to ?4 are an extent.
@@ -51,13 +51,13 @@ RETURNING events`
 
 // Replay implements buffer.DeadLetters.
 func (b *Buffer) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (replayed int, err error) {
-	return b.upkeep.replay(ctx, b.match(f), limit)
+	return b.upkeep.replay(ctx, b.match(f), f.ClosedBy, limit)
 }
 
-func (r *relayTable) replay(ctx context.Context, args []any, limit int) (replayed int, err error) {
+func (r *relayTable) replay(ctx context.Context, args []any, by string, limit int) (replayed int, err error) {
 	b := r.b
 	if b.config.Sinks != nil {
-		replayed, _, err = b.replayRouted(ctx, args, limit, math.MinInt64)
+		replayed, _, err = b.replayRouted(ctx, args, by, limit, math.MinInt64)
 		return replayed, err
 	}
 	err = b.write(ctx, "replaying dead letters", func(tx transaction) error {
@@ -81,7 +81,7 @@ func (r *relayTable) replay(ctx context.Context, args []any, limit int) (replaye
 		if err != nil {
 			return err
 		}
-		if replayed, err = b.openReplayed(ctx, tx, group, claim, which, rowids); err != nil {
+		if replayed, err = b.openReplayed(ctx, tx, group, claim, which, rowids, by); err != nil {
 			return err
 		}
 		return b.fillLanes(ctx, tx)
@@ -89,9 +89,9 @@ func (r *relayTable) replay(ctx context.Context, args []any, limit int) (replaye
 	return replayed, err
 }
 
-// openReplayed closes the dead letters whose events were put back and makes a batch of the events.
-func (b *Buffer) openReplayed(ctx context.Context, tx transaction, group uuid.UUID, claim string, which extent, rowids []int64) (replayed int, err error) {
-	if _, err := tx.exec(ctx, closeReplayedSQL, idset.JSONIDs(rowids)); err != nil {
+// openReplayed closes the dead letters whose events were put back and makes a batch of the events. by is who closes them.
+func (b *Buffer) openReplayed(ctx context.Context, tx transaction, group uuid.UUID, claim string, which extent, rowids []int64, by string) (replayed int, err error) {
+	if _, err := tx.exec(ctx, closeReplayedSQL, idset.JSONIDs(rowids), by); err != nil {
 		return 0, err
 	}
 	var members any
