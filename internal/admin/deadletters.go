@@ -62,6 +62,7 @@ type DeadLetterStore interface {
 	CountDropped(ctx context.Context, f buffer.DeadFilter) ([]buffer.DroppedLetters, error)
 	Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
 	Discard(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
+	EditDead(ctx context.Context, e buffer.DeadEdit) error
 }
 
 // Action is how dead letters are closed.

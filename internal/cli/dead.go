@@ -31,6 +31,7 @@ them.`,
   relay dead show -c relay.yaml --id 17
   relay dead replay -c relay.yaml --pipeline orders --topic orders.created --dry-run
   relay dead replay -c relay.yaml --sink crm
+  relay dead replay -c relay.yaml --id 17 --edit
   relay dead discard -c relay.yaml --pipeline orders --all`,
 	}, a.deadListCommand(), a.deadShowCommand(), a.deadReplayCommand(), a.deadDiscardCommand())
 }
@@ -42,7 +43,7 @@ type deadFlags struct {
 	sink, topic, error   string
 	olderThan, newerThan time.Duration
 	all, closed, asJSON  bool
-	dryRun, yes          bool
+	dryRun, yes, edit    bool
 	by                   string
 	limit                int
 }
@@ -115,6 +116,7 @@ func filterIDs(f buffer.DeadFilter) []string {
 type deadLetters struct {
 	admin.DeadLetters
 	pipeline string
+	custom   buffer.CustomTable
 	filter   buffer.DeadFilter
 }
 
@@ -142,7 +144,7 @@ func (a *app) withDeadLetters(c *cobra.Command, cfg *config.Config, f *deadFlags
 			return errOpen
 		}
 		defer func() { err = errors.Join(err, b.Close()) }()
-		all = append(all, deadLetters{deadLettersOf(p, b), p.Name, filter})
+		all = append(all, deadLetters{deadLettersOf(p, b), p.Name, p.Source.Custom, filter})
 	}
 	if all, err = withSink(c.Context(), all, f.sink); err != nil {
 		return err

@@ -35,8 +35,12 @@ func (a *app) deadReplayCommand() *cobra.Command {
 		Short: "Send dead letters again",
 		Long: `Replay inserts dead letters into the buffer again, under their old ids and due
 immediately, and closes them. A running relay sends them. Dead letters whose ids are
-already in the buffer are skipped.`,
-		Example: "  relay dead replay -c relay.yaml --id 17 --id 18\n  relay dead replay -c relay.yaml --pipeline orders --error 'no such tenant' --dry-run",
+already in the buffer are skipped.
+
+With --edit it opens the payload of one event in an editor ($VISUAL, $EDITOR or vi), in
+a custom table the row, and replays what was saved. It changes all open dead letters of
+the event. An event that another sink still waits for cannot be edited.`,
+		Example: "  relay dead replay -c relay.yaml --id 17 --id 18\n  relay dead replay -c relay.yaml --pipeline orders --error 'no such tenant' --dry-run\n  relay dead replay -c relay.yaml --id 17 --edit",
 	})
 }
 
@@ -60,11 +64,20 @@ The exit status is 1 if an event selected with --id was not changed.`
 		if err := f.requireSelection(); err != nil {
 			return err
 		}
+		if f.edit && f.dryRun {
+			return usage("--edit is used together with --dry-run; expected one of them")
+		}
 		return a.withDeadLetters(c, cfg, &f, func(ctx context.Context, all []deadLetters) error {
+			if f.edit {
+				return a.editAndReplay(ctx, all, &f)
+			}
 			return a.change(ctx, what, all, &f)
 		})
 	})
 	f.bind(c)
+	if what == replay {
+		c.Flags().BoolVar(&f.edit, "edit", false, "edit the payload of one event first")
+	}
 	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "count the dead letters, change nothing")
 	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask for confirmation")
 	return c

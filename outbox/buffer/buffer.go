@@ -10,6 +10,7 @@ import (
 type Buffer interface {
 	Queue
 	DeadLetters
+	DeadEditor
 	Auditor
 	Diagnoser
 	TokenBucket
@@ -167,6 +168,15 @@ type DeadLetters interface {
 	// Discard closes up to limit open dead letters that match and returns how many; 0 means that
 	// none is left.
 	Discard(ctx context.Context, f DeadFilter, limit int) (int, error)
+}
+
+// DeadEditor corrects events before they are replayed.
+type DeadEditor interface {
+	// EditDead replaces the payload of all open dead letters of an event in one transaction, or the row that a replay inserts. Each
+	// must still have the old text, byte for byte, otherwise it changes none and returns an error wrapping [ErrDeadChanged]. If the
+	// event is in the buffer, because another sink still waits for it, the error wraps [ErrEventWaits]: that sink gets the old text,
+	// and a replay would join it.
+	EditDead(ctx context.Context, e DeadEdit) error
 }
 
 // Auditor compares ledger and buffer.

@@ -67,6 +67,17 @@ type DeadFilter struct {
 	ClosedBy string
 }
 
+// DeadEdit replaces what a replay of an event sends.
+type DeadEdit struct {
+	// ID is the event's; UUID as well in a custom table whose events only have a uuid.
+	ID   int64
+	UUID uuid.UUID
+	// Row: the texts are the row of a custom table, a JSON object, as [DeadEvent.Row] has it. Otherwise they are the payload.
+	Row bool
+	// Old is the text that the caller has read, and New takes its place. In a buffer whose payloads are JSON, New must be JSON.
+	Old, New []byte
+}
+
 // DroppedLetters are open dead letters of a dropped sink.
 type DroppedLetters struct {
 	Sink string `json:"sink"`

@@ -25,6 +25,10 @@ var (
 	ErrKillsReader = errors.New("the batch was not read, because its owners did not survive that")
 	// ErrNotReady: a table, a column or a privilege is missing. The message names it and the fix.
 	ErrNotReady = errors.New("buffer is not ready")
+	// ErrDeadChanged: a dead letter was replayed, discarded or edited meanwhile. Nothing was changed.
+	ErrDeadChanged = errors.New("the dead letter was closed or changed meanwhile")
+	// ErrEventWaits: the event of a dead letter is in the buffer, where it waits for another sink. Nothing was changed.
+	ErrEventWaits = errors.New("the event is still in the buffer")
 )
 
 // KeptError is the error of a Settle that is written down, but whose DELETE left events without an error. The batch is

@@ -22,7 +22,7 @@ func Run(t *testing.T, h Harness) {
 		return open(t, opt)
 	}
 	groups := [][]testCase{
-		claimCases, rangeCases, leaseCases, settleCases, deliveredCases, backlogCases, deferredCases, deadCases, replayCases, discardCases,
+		claimCases, rangeCases, leaseCases, settleCases, deliveredCases, backlogCases, deferredCases, deadCases, replayCases, editCases, discardCases,
 		archiveCases, queueCases, queueSharingCases, rateCases, relayCases, auditCases, cancelCases, modelCases, peekCases, bytesCases,
 	}
 	if h.Custom {

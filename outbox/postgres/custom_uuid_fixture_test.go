@@ -357,6 +357,11 @@ func (b uuidBuffer) Replay(ctx context.Context, f buffer.DeadFilter, limit int) 
 	return b.Buffer.Replay(ctx, byUUID(f), limit)
 }
 
+func (b uuidBuffer) EditDead(ctx context.Context, e buffer.DeadEdit) error {
+	e.UUID = uuidOf(e.ID)
+	return b.Buffer.EditDead(ctx, e)
+}
+
 func (b uuidBuffer) Discard(ctx context.Context, f buffer.DeadFilter, limit int) (int, error) {
 	return b.Buffer.Discard(ctx, byUUID(f), limit)
 }

@@ -29,3 +29,12 @@ func (b *Buffer) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (in
 	}
 	return t.events.Replay(ctx, f, limit)
 }
+
+// EditDead implements buffer.DeadEditor.
+func (b *Buffer) EditDead(ctx context.Context, e buffer.DeadEdit) error {
+	t, err := b.ready(ctx)
+	if err != nil {
+		return err
+	}
+	return t.events.EditDead(ctx, e)
+}

@@ -32,6 +32,8 @@ type eventTable interface {
 	SettleSteps(s *ledger.Settlement, o *outcomes.Set) []pg.Step
 	// Replay puts dead letters that match back into the table.
 	Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
+	// EditDead changes what a replay of an event's dead letters puts back.
+	EditDead(ctx context.Context, e buffer.DeadEdit) error
 	// Example returns a claim in a mode with parameters, for EXPLAIN.
 	Example(mode buffer.ClaimMode) (sql string, args []string)
 }
@@ -70,6 +72,10 @@ func (r relayTable) SettleSteps(s *ledger.Settlement, o *outcomes.Set) []pg.Step
 
 func (r relayTable) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error) {
 	return r.dead.Replay(ctx, f, limit)
+}
+
+func (r relayTable) EditDead(ctx context.Context, e buffer.DeadEdit) error {
+	return r.dead.EditDead(ctx, e)
 }
 
 func (r relayTable) Example(mode buffer.ClaimMode) (sql string, args []string) {

@@ -53,14 +53,14 @@ const (
 	// The statement for open dead letters uses their index and does not walk over the closed ones.
 	listOpenSQL = `
 SELECT rowid, event_id, topic, key, payload, headers, created_at,
-       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, closed_by, ` + presentNameSQL + `
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, closed_by, ` + presentNameSQL + `, event_row
 FROM outbox_dead_letters
 WHERE closed_at IS NULL AND (event_id, group_id) > (?9, ?10) AND ` + matchSQL + `
 ORDER BY event_id, group_id LIMIT ?11`
 
 	listAllSQL = `
 SELECT rowid, event_id, topic, key, payload, headers, created_at,
-       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, closed_by, ` + presentNameSQL + `
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, closed_by, ` + presentNameSQL + `, event_row
 FROM outbox_dead_letters
 WHERE (event_id, group_id) > (?9, ?10) AND ` + matchSQL + `
 ORDER BY event_id, group_id LIMIT ?11`
@@ -68,7 +68,7 @@ ORDER BY event_id, group_id LIMIT ?11`
 	// No index has died_at: the newest are kept while all that match are read, as a count does. Payloads are not read.
 	listNewestSQL = `
 SELECT rowid, event_id, topic, key, x'', NULL, created_at,
-       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, closed_by, ` + presentNameSQL + `
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, closed_by, ` + presentNameSQL + `, NULL
 FROM outbox_dead_letters
 WHERE rowid IN (
   SELECT rowid FROM outbox_dead_letters WHERE (?9 OR closed_at IS NULL) AND ` + matchSQL + `
@@ -163,13 +163,13 @@ func scanDeadLettersUpTo(rows *sql.Rows, err error, limit, maxBytes int) (events
 			created, died, notified, closed, closedAs, closedBy sql.NullString
 		)
 		if err := rows.Scan(&rowid, &d.ID, &d.Topic, &d.Key, &d.Payload, (*[]byte)(&d.Headers), &created,
-			&d.Pipeline, &d.GroupID, &d.Attempts, &d.Error, &died, &notified, &closed, &closedAs, &closedBy, &d.Sink); err != nil {
+			&d.Pipeline, &d.GroupID, &d.Attempts, &d.Error, &died, &notified, &closed, &closedAs, &closedBy, &d.Sink, &d.Row); err != nil {
 			return nil, nil, false, err
 		}
 		if d.Sink == singleSink {
 			d.Sink = ""
 		}
-		if size += buffer.EventBytes(&d.Event); size > maxBytes && len(events) > 0 {
+		if size += buffer.EventBytes(&d.Event) + len(d.Row); size > maxBytes && len(events) > 0 {
 			return events, rowids, true, nil
 		}
 		for _, t := range []struct {

@@ -1,0 +1,107 @@
+package deadletter
+
+import (
+	"context"
+	"encoding/hex"
+	"fmt"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// EditStatements change the open dead letters of an event; $1 is the pipeline, $2 what the event is known by, $3 the old text and $4 the new one.
+type EditStatements struct {
+	// Lock locks the dead letters, so that nothing replays them. It sets relay.edited to how many there are, 0 if one does not have the old text.
+	Lock string
+	// Edit changes them. A later statement than Lock sees what a replay or a settlement that Lock waited for has left: the event's row, or
+	// another dead letter, which is not locked; then it changes nothing.
+	Edit string
+	// Waits reports whether the event, $1, is in the table.
+	Waits string
+}
+
+const (
+	lockEditedSQL = `
+WITH letters AS MATERIALIZED (
+  SELECT d.payload::text = $3 AS same FROM outbox_dead_letters d
+  WHERE d.pipeline = $1 AND d.event_id = $2 AND d.closed_at IS NULL
+  ORDER BY d.event_id, d.group_id
+  FOR UPDATE
+)
+SELECT set_config('relay.edited', (CASE WHEN bool_and(same) THEN count(*) ELSE 0 END)::text, true) FROM letters`
+
+	editSQL = `
+UPDATE outbox_dead_letters d SET payload = $4::json
+WHERE d.pipeline = $1 AND d.event_id = $2 AND d.closed_at IS NULL AND d.payload::text = $3
+  AND NOT EXISTS (SELECT FROM outbox_events e WHERE e.id = d.event_id)
+  AND current_setting('relay.edited')::bigint = (
+    SELECT count(*) FROM outbox_dead_letters o WHERE o.pipeline = $1 AND o.event_id = $2 AND o.closed_at IS NULL)`
+
+	// For a payload of type bytea.
+	lockEditedBytesSQL = `
+WITH letters AS MATERIALIZED (
+  SELECT d.payload = $3::bytea AS same FROM outbox_dead_letters d
+  WHERE d.pipeline = $1 AND d.event_id = $2 AND d.closed_at IS NULL
+  ORDER BY d.event_id, d.group_id
+  FOR UPDATE
+)
+SELECT set_config('relay.edited', (CASE WHEN bool_and(same) THEN count(*) ELSE 0 END)::text, true) FROM letters`
+
+	editBytesSQL = `
+UPDATE outbox_dead_letters d SET payload = $4::bytea
+WHERE d.pipeline = $1 AND d.event_id = $2 AND d.closed_at IS NULL AND d.payload = $3::bytea
+  AND NOT EXISTS (SELECT FROM outbox_events e WHERE e.id = d.event_id)
+  AND current_setting('relay.edited')::bigint = (
+    SELECT count(*) FROM outbox_dead_letters o WHERE o.pipeline = $1 AND o.event_id = $2 AND o.closed_at IS NULL)`
+
+	waitsSQL = `
+SELECT EXISTS (SELECT FROM outbox_events WHERE id = $1)`
+)
+
+// EditDead implements buffer.DeadEditor for the relay's own table.
+func (l *DeadLetters) EditDead(ctx context.Context, e buffer.DeadEdit) error {
+	if e.Row {
+		return fmt.Errorf("editing a dead letter: event %d has no row of a custom table", e.ID)
+	}
+	t, err := l.base.Ready(ctx)
+	if err != nil {
+		return err
+	}
+	if t.DeadPayloadOID == pg.OIDBytea {
+		bytea := func(p []byte) string { return `\x` + hex.EncodeToString(p) }
+		return l.Edit(ctx, t, EditStatements{lockEditedBytesSQL, editBytesSQL, waitsSQL}, pg.Int(e.ID), bytea(e.Old), bytea(e.New))
+	}
+	return l.Edit(ctx, t, EditStatements{lockEditedSQL, editSQL, waitsSQL}, pg.Int(e.ID), pg.Text(string(e.Old)), pg.Text(string(e.New)))
+}
+
+// Edit runs the statements in one transaction.
+func (l *DeadLetters) Edit(ctx context.Context, t *ledger.Tables, s EditStatements, id, old, text string) error {
+	const doing = "editing a dead letter"
+	var (
+		same, waits bool
+		edited      int64
+	)
+	err := l.base.DB.Transact(
+		ctx,
+		l.base.DB.WriteTx(pg.BulkTimeout, pg.PlanByKey...),
+		pg.Step{SQL: t.SQL(s.Lock), Args: []string{l.base.Pipeline, id, old}, Row: func(v [][]byte) error {
+			same = string(v[0]) != "0"
+			return nil
+		}},
+		pg.Step{SQL: t.SQL(s.Edit), Args: []string{l.base.Pipeline, id, old, text}, Affected: &edited},
+		pg.Step{SQL: t.SQL(s.Waits), Args: []string{id}, Row: func(v [][]byte) error {
+			waits = pg.ReadBool(v[0])
+			return nil
+		}},
+	)
+	switch {
+	case err != nil:
+		return l.base.Explain(ctx, doing, err)
+	case edited > 0:
+		return nil
+	case same && waits:
+		return fmt.Errorf("%s: %w", doing, buffer.ErrEventWaits)
+	}
+	return fmt.Errorf("%s: %w", doing, buffer.ErrDeadChanged)
+}
