@@ -409,9 +409,30 @@ var trustMutants = []mutant{
 	{
 		name: "a replay leaves the dead letter open",
 		file: "outbox/postgres/internal/deadletter/replay.go",
-		old:  "UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed'\nFROM put",
+		old:  "UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed', closed_by = nullif(($3::text[])[4], '')\nFROM put",
 		new:  "UPDATE outbox_dead_letters d SET closed_at = NULL, closed_as = NULL\nFROM put",
 		pkg:  "./outbox/postgres", test: "TestBuffer/replay",
+	},
+	{
+		name: "the payload of an event that another sink waits for is edited",
+		file: "outbox/postgres/internal/deadletter/edit.go",
+		old:  "d.payload::text = $3\n  AND NOT EXISTS (SELECT FROM outbox_events e WHERE e.id = d.event_id)",
+		new:  "d.payload::text = $3",
+		pkg:  "./outbox/postgres", test: "TestSinks/edit",
+	},
+	{
+		name: "an edit forgets the dead letter that another sink made meanwhile",
+		file: "outbox/postgres/internal/deadletter/edit.go",
+		old:  "d.payload::text = $3\n  AND NOT EXISTS (SELECT FROM outbox_events e WHERE e.id = d.event_id)\n  AND current_setting('relay.edited')::bigint = (",
+		new:  "d.payload::text = $3\n  AND NOT EXISTS (SELECT FROM outbox_events e WHERE e.id = d.event_id)\n  AND 0 < (",
+		pkg:  "./outbox/postgres", test: "TestEditDead_Meanwhile",
+	},
+	{
+		name: "an edit overwrites what was edited meanwhile, on SQLite",
+		file: "outbox/sqlite/edit.go",
+		old:  "d.text == nil || !bytes.Equal(d.text, e.Old)",
+		new:  "d.text == nil && !bytes.Equal(d.text, e.Old)",
+		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/edit",
 	},
 	{
 		name: "a refusal buries although nothing is accepted",

@@ -167,3 +167,50 @@ func TestReplay_IDReturnsMeanwhile(t *testing.T) {
 	check(t, err)
 	expectIDs(t, "replayed", b.IDs(), ids[1:])
 }
+
+// TestEditDead_Meanwhile: an edit waits for a replay of the dead letter, or for a settlement that buries the event at another sink, and then changes nothing:
+// a part of its dead letters would have the old text.
+func TestEditDead_Meanwhile(t *testing.T) {
+	t.Parallel()
+	const lock = "SELECT FROM outbox_dead_letters FOR UPDATE"
+	for name, statements := range map[string][]string{
+		"Replayed": {"UPDATE outbox_dead_letters SET closed_at = now(), closed_as = 'replayed'"},
+		"Buried": {lock, `INSERT INTO outbox_dead_letters (pipeline, event_id, topic, payload, created_at, group_id, attempts, error, sink)
+			SELECT pipeline, event_id, topic, payload, created_at, gen_random_uuid(), 1, 'refused', 'other' FROM outbox_dead_letters`},
+		"Edited": {"UPDATE outbox_dead_letters SET payload = '3'"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newMigratedDB(t, buffertest.Options{})
+			f := p.fixture(t, "outbox_events", "orders")
+			ids := f.Insert(t, outbox.Event{Topic: "t", Payload: []byte("1")})
+			buried(t, f, "no")
+			tx := f.Begin(t)
+			for _, statement := range statements {
+				tx.Exec(t, statement)
+			}
+			edited := make(chan error, 1)
+			go func() {
+				edited <- f.Buffer.EditDead(t.Context(), buffer.DeadEdit{ID: ids[0], Old: []byte("1"), New: []byte("2")})
+			}()
+			testserver.Eventually(t, func() error {
+				var waits int
+				err := p.pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_stat_activity
+					WHERE application_name = 'relay' AND wait_event_type = 'Lock' AND datname = current_database()`).Scan(&waits)
+				if err == nil && waits == 0 {
+					err = errors.New("the edit does not wait")
+				}
+				return err
+			})
+			tx.Commit(t)
+			if err := <-edited; !errors.Is(err, buffer.ErrDeadChanged) {
+				t.Errorf("got %v", err)
+			}
+			for _, d := range f.Dead(t) {
+				if string(d.Payload) == "2" {
+					t.Error("a payload was changed")
+				}
+			}
+		})
+	}
+}

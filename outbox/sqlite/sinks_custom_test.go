@@ -1,6 +1,7 @@
 package sqlite_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"strings"
@@ -283,5 +284,34 @@ func TestCustomSinks_Orphans(t *testing.T) {
 	deliverAll(t, second.Sink("all"), takeOverOf(t, second.Sink("all"), "a.odd"))
 	deliverAll(t, second.Sink("all"), takeOverOf(t, second.Sink("all"), "b"))
 	deliverAll(t, second.Sink("odd"), takeOverOf(t, second.Sink("odd"), "a.odd"))
+	o.expect(t, nothingLeft, "0/0")
+}
+
+// TestCustomSinks_Edit: a row is edited once no sink waits for its event, and only the sink where it is dead gets it again.
+func TestCustomSinks_Edit(t *testing.T) {
+	t.Parallel()
+	o := newActivitySinks(t, "")
+	o.activity(t, 1, "a.odd", "1")
+	o.exec(t, "INSERT INTO activities VALUES (2, 'b.odd', '1')")
+	routeAll(t, o.Buffer, "[all odd]")
+	odd := takeOverOf(t, o.Sink("odd"), "a.odd")
+	testkit.NoError(t, o.Sink("odd").Settle(t.Context(), odd, []buffer.Outcome{{Verdict: buffer.Dead, Error: "refused"}}))
+	letters, err := o.ListDead(t.Context(), buffer.DeadFilter{}, nil, 10)
+	testkit.NoError(t, err)
+	old := letters[0].Row
+	e := buffer.DeadEdit{
+		ID: letters[0].ID, Row: true,
+		Old: old, New: bytes.Replace(old, []byte(`"activity":1`), []byte(`"activity":2`), 1),
+	}
+	if err := o.EditDead(t.Context(), e); !errors.Is(err, buffer.ErrEventWaits) {
+		t.Errorf("while a sink waits: %v", err)
+	}
+	deliverAll(t, o.Sink("all"), takeOverOf(t, o.Sink("all"), "a.odd"))
+	testkit.NoError(t, o.EditDead(t.Context(), e))
+	if n, err := o.Replay(t.Context(), buffer.DeadFilter{}, 10); n != 1 || err != nil {
+		t.Fatalf("replayed %d, %v; want 1", n, err)
+	}
+	takeOverOf(t, o.Sink("all"))
+	deliverAll(t, o.Sink("odd"), takeOverOf(t, o.Sink("odd"), "b.odd"))
 	o.expect(t, nothingLeft, "0/0")
 }
