@@ -60,7 +60,7 @@ func (a *app) editAndReplay(ctx context.Context, all []deadLetters, f *deadFlags
 		a.printErr("the file is empty; nothing was replayed")
 		return os.Remove(path)
 	}
-	kept := fmt.Sprintf("nothing was changed; the text is kept in %s, to be corrected there > EDITOR='cp %[1]s' %[2]s --edit", path, e.replayCommand(a))
+	kept := fmt.Sprintf("nothing was changed; the text is kept in %s, to be corrected there > VISUAL='cp %[1]s' %[2]s --edit", path, e.replayCommand(a))
 	text, after, err := checkEdited(path, written)
 	if err == nil {
 		err = e.checkRow(text)

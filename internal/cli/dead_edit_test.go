@@ -52,7 +52,7 @@ func TestDeadEdit(t *testing.T) {
 				t.Errorf("%s leaves %q", c.editor, left)
 			}
 			for _, file := range left {
-				if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 || !strings.Contains(r.stderr, "EDITOR='cp "+file+"' relay dead replay -c "+path+" --pipeline p --id 17 --edit") {
+				if info, err := os.Stat(file); err != nil || info.Mode().Perm() != 0o600 || !strings.Contains(r.stderr, "VISUAL='cp "+file+"' relay dead replay -c "+path+" --pipeline p --id 17 --edit") {
 					t.Errorf("%s: %v, %v; %s", file, info.Mode(), err, r.stderr)
 				}
 			}
