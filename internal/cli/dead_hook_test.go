@@ -74,6 +74,8 @@ func TestRun_DeadLetterHook(t *testing.T) {
 	db.bury("p", [3]string{"1", "a", "first"}, [3]string{"2", "a", "second"})
 	do(t, nil, "dead", "discard", "-c", path, "--all").want(t, 0, "p: discarded 0 dead letters; skipped 2: the dead-letter hook was not notified yet\n", "")
 	do(t, nil, "dead", "replay", "-c", path, "--id", "2").want(t, 1, "p: replayed 0 dead letters; skipped 1", "relay: 2: the dead-letter hook was not notified yet")
+	do(t, []string{"EDITOR=false"}, "dead", "replay", "-c", path, "--all", "--edit").want(t, 2, "",
+		"no dead letter that can be replayed matches; the dead-letter hook was not notified of 2 yet; expected one event for --edit")
 	do(t, nil, "dead", "list", "-c", path).want(t, 0, "  no        first\n", "")
 
 	r := start(t, nil, "run", "-c", path)

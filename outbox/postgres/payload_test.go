@@ -42,6 +42,11 @@ func TestPayloadTypes(t *testing.T) {
 			}
 			arrives("claimed")
 			check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Dead, Attempts: 1, Error: "refused"}}))
+			for _, text := range []string{`{"b" :3}`, written} {
+				letters, err := b.ListDead(t.Context(), buffer.DeadFilter{}, nil, 10)
+				check(t, err)
+				check(t, b.EditDead(t.Context(), buffer.DeadEdit{ID: letters[0].ID, Old: letters[0].Payload, New: []byte(text)}))
+			}
 			n, err := b.Replay(t.Context(), buffer.DeadFilter{}, 10)
 			check(t, err)
 			if n != 1 {
