@@ -119,6 +119,8 @@ func (a *app) listByError(ctx context.Context, all []deadLetters, f *deadFlags) 
 		if err := a.printJSON(groups); err != nil {
 			return err
 		}
+	} else if len(groups) == 0 && a.failed { // no table without a pipeline
+		return nil
 	} else if _, err := io.WriteString(a.stdout, errorTable(errorRows(groups, hasSeveralSinks(all)), terminalWidth(a.stdout))); err != nil {
 		return err
 	}

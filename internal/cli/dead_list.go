@@ -140,6 +140,9 @@ func (a *app) listTable(ctx context.Context, all []deadLetters, f *deadFlags) er
 	for i := range newest {
 		rows = append(rows, a.row(newest[i].of, &newest[i].DeadEvent, several, f.closed))
 	}
+	if len(newest) == 0 && a.failed { // no table without a pipeline
+		return nil
+	}
 	if _, err := io.WriteString(a.stdout, errorTable(rows, terminalWidth(a.stdout))); err != nil {
 		return err
 	}

@@ -64,7 +64,7 @@ pipelines:
 	run("check bad.yaml", "check secret.yaml", "dead list -c secret.yaml", "check empty.yaml", "check tab.yaml")
 	section("A new database")
 	file("relay.yaml", good)
-	run("check", "status", "migrate", "migrate", "status", "dead list", "dead replay --id 17", "dead replay", "retry --now", "sinks list", "verify",
+	run("check", "status", "migrate", "migrate", "status", "dead list", "dead list --by error", "dead replay --id 17", "dead replay --id 17 --edit", "dead replay", "retry --now", "sinks list", "verify",
 		"preview", "doctor", "doctor --quiet", "dead list --pipeline invoices", "dead list --sink crm")
 	section("Nobody is there")
 	file("away.yaml", `admin: {listen: "127.0.0.1:1"}
