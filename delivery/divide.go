@@ -81,8 +81,14 @@ type failedReads struct {
 func (f *failedReads) failed(groupID uuid.UUID) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.batches == nil || len(f.batches) >= maxBatches {
+	if f.batches == nil {
 		f.batches = map[uuid.UUID]int{}
+	}
+	if _, known := f.batches[groupID]; !known && len(f.batches) >= maxBatches {
+		for other := range f.batches { // one of them is counted anew
+			delete(f.batches, other)
+			break
+		}
 	}
 	f.batches[groupID]++
 	return f.batches[groupID]

@@ -104,6 +104,33 @@ func callsOf(ctx context.Context, db *pg.DB, view, table string) (found [][2]str
 
 const codeSyntax = "42601"
 
+// plantersSQL finds a role that could make, at any time, what the projection of a superuser calls. Neither a read-only transaction nor its rollback
+// keeps a superuser's function from running programs.
+const plantersSQL = `
+SELECT quote_ident(n.nspname), quote_ident(r.rolname), quote_ident(me.rolname)
+FROM pg_roles me, pg_namespace n, pg_roles r
+WHERE me.rolname = current_user AND me.rolsuper AND n.nspname = ANY (current_setting('relay.searched')::name[])
+  AND r.rolcanlogin AND NOT r.rolsuper AND r.oid <> n.nspowner AND has_schema_privilege(r.oid, n.oid, 'CREATE')
+  AND r.oid NOT IN (SELECT datdba FROM pg_database WHERE datname = current_database() UNION SELECT relowner FROM pg_class WHERE oid = $1::regclass)
+ORDER BY n.nspname, r.rolname LIMIT 1`
+
+// checkPlanters adds that other roles may create what the projection of a superuser calls.
+func checkPlanters(ctx context.Context, db *pg.DB, table string, missing *catalog.Findings) error {
+	return db.RoundTrip(ctx, []pg.Step{
+		pg.Begin,
+		db.UserTx(db.StatementTimeout),
+		{SQL: searchedSQL},
+		pg.SetLocal("search_path", pg.SearchPath),
+		{SQL: plantersSQL, Args: []string{table}, Row: func(v [][]byte) error {
+			schema, role, super := string(v[0]), string(v[1]), string(v[2])
+			missing.Add("source.project runs with the rights of superuser "+super+", and role "+role+" may create in schema "+schema+" what it calls",
+				"let the relay use a role that is no superuser, or take CREATE from the others: REVOKE CREATE ON SCHEMA "+schema+" FROM PUBLIC, "+role)
+			return nil
+		}},
+		rollback,
+	})
+}
+
 // parameter matches $1 where it is no part of a name.
 var parameter = regexp.MustCompile(`(^|[^\pL\pN_$])\$1($|[^0-9])`)
 

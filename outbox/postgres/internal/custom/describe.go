@@ -57,6 +57,9 @@ func checkProjection(ctx context.Context, db *pg.DB, t Facts, c Config, missing 
 		return cannotRead(c.Project, rows, err, t.Table.Role, missing)
 	}
 	before := len(*missing)
+	if err := checkPlanters(ctx, db, t.Table.Quoted, missing); err != nil {
+		return err
+	}
 	if checkProjected(missing, d, t.Column(c.ID)); len(*missing) > before {
 		return nil
 	}

@@ -46,22 +46,15 @@ func (d *diagnosis) searchPath(ctx context.Context, events catalog.Table) {
 	}
 }
 
-const superuserSQL = `SELECT rolsuper::text, quote_ident(current_database()) FROM pg_roles WHERE rolname = current_user`
-
-// unknownCalls adds that a projection may call what others make: nobody knows whether it does already, or the role is a superuser, who may run
-// programs in a transaction that can write nothing.
+// unknownCalls adds that nobody knows whether source.project calls what another role made.
 func (d *diagnosis) unknownCalls(ctx context.Context, events catalog.Table) {
 	const about = "projection"
-	super, database := false, ""
-	if !d.query(ctx, about, superuserSQL, func(v []string) { super, database = v[0] == "true", v[1] }) {
-		return
-	}
-	if super {
-		d.problem(about, "source.project runs with the rights of superuser "+pg.Quote(events.Role)+", and others may create in its search path what it calls",
-			"let the relay use a role that is no superuser, or REVOKE what the line about search_path names")
-	}
 	unknown, err := d.state.Custom.UnknownCalls(ctx, events.Quoted)
 	if d.failed(about, err) || unknown == nil {
+		return
+	}
+	database := ""
+	if !d.query(ctx, about, "SELECT quote_ident(current_database())", func(v []string) { database = v[0] }) {
 		return
 	}
 	d.warn(about, "nobody can tell whether source.project calls objects of other roles, because the relay cannot make a temporary view: "+unknown.Error(),
