@@ -112,8 +112,8 @@ func application(t *testing.T, file string) (stop func()) {
 	}
 }
 
-// TestReplacedFile_CopiedOver: a backup that is copied over the open file is read by all buffers of the process, whoever
-// opens it first, and nothing that was written before gets into it.
+// TestReplacedFile_CopiedOver: a backup that is copied over the open file is read by all buffers of the process, in any
+// order of opening, and nothing that was written before gets into it.
 func TestReplacedFile_CopiedOver(t *testing.T) {
 	t.Parallel()
 	for _, opener := range []string{"application", "relay"} {
