@@ -182,7 +182,7 @@ pipelines:
     claim: %[6]s
     wake: notify
     lease: 2s
-    retry: {initial: 100ms, max: 5s, max_attempts: 40} # more than an API that refuses everything for a minute can use up
+    retry: {initial: 100ms, max: 5s}
     sinks:
       - {name: log, url: "redis://%[2]s", stream: "{topic}"}
       - {name: bus, url: "nats://%[3]s", subject: "{topic}", match: [%[7]s]}

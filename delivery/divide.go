@@ -38,8 +38,12 @@ func (p *policy) divide(l *buffer.Lease, reads int) []buffer.Outcome {
 	}
 	if len(ids) <= 1 || waits {
 		err := l.NotRead
-		if len(ids) == 1 && (reads >= unreadReads || errors.Is(err, buffer.ErrUnreadable)) {
+		switch {
+		case len(ids) != 1:
+		case errors.Is(err, buffer.ErrUnreadable):
 			err = fmt.Errorf("event %s cannot be read: correct its row, or delete it: %w", l.AllEvents()[0].Identity(), err)
+		case reads >= unreadReads:
+			err = fmt.Errorf("event %s could not be read %d times in a row; if others can, its row may be damaged: %w", l.AllEvents()[0].Identity(), reads, err)
 		}
 		o := p.retry(l, part{verdict: verdict{kind: unavailable, err: err}, attempts: l.Attempts})
 		o.Address = nil

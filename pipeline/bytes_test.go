@@ -169,7 +169,7 @@ func TestRead_CustomTable(t *testing.T) {
 			once.expect(t, events-int(c.left))
 			if c.left > 0 {
 				testserver.Eventually(t, func() error {
-					if why := queryValue[string](t, d, "SELECT coalesce(max(error), '') FROM outbox_batches"); !strings.Contains(why, "event 5 cannot be read") {
+					if why := queryValue[string](t, d, "SELECT coalesce(max(error), '') FROM outbox_batches"); !strings.Contains(why, "event 5 could not be read") {
 						return fmt.Errorf("the ledger says %q", why)
 					}
 					return nil

@@ -241,9 +241,10 @@ type handed struct {
 
 // wants reports whether a router should claim for this pipeline: a worker is free, nothing is due, and the sink takes any number of
 // batches. A sink that is away and has an empty queue needs a batch too, as its half-open probe: the one that found it away may have
-// been sent by another process, or deleted by the application.
+// been sent by another process, or deleted by the application. One that refuses everything needs a fresh batch whenever none is due: those that it
+// refused may be bad, and only another one shows that it accepts events.
 func (p *Pipeline) wants() bool {
-	return p.idle.Load() > 0 && !p.health.full(p.config.MaxWaiting) && (p.worker.TakesAll() || !p.health.waits())
+	return p.idle.Load() > 0 && !p.health.full(p.config.MaxWaiting) && (p.worker.TakesAll() || !p.health.waits() || p.worker.Refusal() != nil)
 }
 
 // reserve reserves a free worker for a batch that a router is about to claim. A half-open probe comes from the queue, when it is time for it.

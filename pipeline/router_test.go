@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"net/http"
 	"path"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/outboxrelay/relay/delivery"
 	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -23,10 +25,18 @@ import (
 // startRouted runs a process with several sinks. The end of the test stops it.
 func startRouted(t testing.TB, b routedBuffer, sinks map[string]sink.Sink, routes ...buffer.Route) {
 	t.Helper()
+	startRoutedWith(t, b, sinks, func(*pipeline.Config) {}, routes...)
+}
+
+func startRoutedWith(t testing.TB, b routedBuffer, sinks map[string]sink.Sink, change func(*pipeline.Config), routes ...buffer.Route) {
+	t.Helper()
 	t.Cleanup(func() { testkit.NoError(t, b.Close()) })
 	pipelines := map[string]*pipeline.Pipeline{}
 	for _, r := range routes {
-		p := start(t, b.Sink(r.Sink), sinks[r.Sink], func(c *pipeline.Config) { c.Routed, c.Ordered, c.Log = true, r.Ordered, c.Log.With("sink", r.Sink) })
+		p := start(t, b.Sink(r.Sink), sinks[r.Sink], func(c *pipeline.Config) {
+			c.Routed, c.Ordered, c.Log = true, r.Ordered, c.Log.With("sink", r.Sink)
+			change(c)
+		})
 		pipelines[r.Sink] = p.Pipeline
 	}
 	router, err := pipeline.NewRouter(b, pipelines, pipeline.Config{Name: "orders", Schedule: often(20 * time.Millisecond), BatchSize: 100, Log: logOf(t)})
@@ -240,4 +250,41 @@ func TestRouter_Recovered(t *testing.T) {
 			toRedis.expectArrivals(t, topic+"-at-last", 2)
 		})
 	}
+}
+
+// TestRouter_Refusing: one sink is away, and the other refuses the only event that it got. The next events show that it accepts others, and nothing
+// else would: they are claimed although the refused one waits.
+func TestRouter_Refusing(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	toRedis, api := redisAt(t, testserver.SharedRedis(t)), newReceiver(t)
+	api.answers(func(ids []int64) int { // a bad event, in whatever batch it is
+		if slices.Contains(ids, 1) {
+			return http.StatusUnprocessableEntity
+		}
+		return http.StatusOK
+	})
+	away := &sendHook{toRedis, func(context.Context, *buffer.Batch, func() error) error { return sink.Unavailable(errTest) }}
+	routes := []buffer.Route{{Sink: "redis", BatchSize: 100}, {Sink: "api", BatchSize: 100}}
+	b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: "relay", Connections: 24, Sinks: routes})
+	testkit.NoError(t, err)
+	toAPI := httpAt(t, api)
+	startRoutedWith(t, b, map[string]sink.Sink{"redis": away, "api": toAPI}, func(c *pipeline.Config) {
+		c.Backoff = delivery.Backoff{Initial: 100 * time.Millisecond, Max: time.Hour, Multiplier: 20}
+	}, routes...)
+	d.insert(t, "orders", 1)
+	testserver.Eventually(t, func() error {
+		if n := queryValue[int](t, d, "SELECT coalesce(max(attempts), 0) FROM outbox_batches WHERE sink = 'api'"); n < 3 {
+			return fmt.Errorf("the bad event has %d attempts", n)
+		}
+		return nil
+	})
+	d.insert(t, "orders", 5)
+	toAPI.expectArrivals(t, "orders", 5)
+	testserver.Eventually(t, func() error {
+		if dead, _ := d.dead(t); len(dead) != 1 {
+			return fmt.Errorf("%d dead letters; want the bad event", len(dead))
+		}
+		return nil
+	})
 }

@@ -57,13 +57,16 @@ func TestProjection_ErrorKinds(t *testing.T) {
 	o := newActivities(t, testserver.Postgres(t), 3)
 	o.exec(t, `CREATE FUNCTION fail(sqlstate text) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN RAISE 'it is %', sqlstate USING ERRCODE = sqlstate; END $$`)
 	kinds := []error{buffer.ErrEventData, buffer.ErrDatabaseUnavailable}
-	asBefore := []string{"fail('55P03')", "fail('57014')", "fail('40P01')"} // locks and cancellations say nothing of the rows; the batch waits whole
+	// Locks, cancellations, a shutdown and other servers say nothing of the rows: the batch waits whole.
+	asBefore := []string{
+		"fail('55P03')", "fail('57014')", "fail('40P01')", "fail('53100')", "fail('57P01')", "fail('08006')", "to_jsonb(pg_terminate_backend(pg_backend_pid()))",
+	}
 	for payload, kind := range map[string]error{
 		`to_jsonb(1 / (activity - 2))`:                        buffer.ErrEventData,
 		`to_jsonb(('x' || activity)::bigint)`:                 buffer.ErrEventData,
 		`(SELECT to_jsonb(id) FROM "The ""app""".activities)`: buffer.ErrEventData,
 		`fail('53100')`: buffer.ErrDatabaseUnavailable, `fail('57P01')`: buffer.ErrDatabaseUnavailable, `fail('58030')`: buffer.ErrDatabaseUnavailable,
-		`fail('XX000')`: buffer.ErrDatabaseUnavailable, `fail('55P03')`: buffer.ErrDatabaseUnavailable, `fail('57014')`: buffer.ErrDatabaseUnavailable,
+		`fail('XX000')`: buffer.ErrDatabaseUnavailable, `fail('53200')`: buffer.ErrDatabaseUnavailable, `fail('57P02')`: buffer.ErrDatabaseUnavailable, `fail('55P03')`: buffer.ErrDatabaseUnavailable, `fail('57014')`: buffer.ErrDatabaseUnavailable,
 		`fail('08006')`: buffer.ErrDatabaseUnavailable, `fail('40P01')`: buffer.ErrDatabaseUnavailable,
 		`to_jsonb(pg_terminate_backend(pg_backend_pid()))`: buffer.ErrDatabaseUnavailable,
 		`fail('42501')`: nil, `fail('P0001')`: nil,

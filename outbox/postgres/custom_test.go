@@ -127,7 +127,7 @@ func TestProjection_Transaction(t *testing.T) {
 	}
 
 	// The session ends in the middle: the claim is committed, and nothing is the batch's fault.
-	if b = with("to_jsonb(pg_terminate_backend(pg_backend_pid()))"); !errors.Is(b.NotRead, buffer.ErrDatabaseUnavailable) || b.AllEvents()[0].Payload != nil {
+	if b = with("to_jsonb(pg_terminate_backend(pg_backend_pid()))"); !errors.Is(b.ProjectErr, buffer.ErrDatabaseUnavailable) || b.AllEvents()[0].Payload != nil {
 		t.Fatalf("claimed %+v although the session was ended", b)
 	}
 	if rows := o.text(t, "SELECT events::text || ' ' || state FROM relay.outbox_batches WHERE first_id = 3"); rows != "1 leased" {

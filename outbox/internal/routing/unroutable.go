@@ -19,6 +19,12 @@ func Unroutable(batch *buffer.Lease) (outcomes []buffer.Outcome, why error) {
 	switch size := batch.Len(); {
 	case batch.NotRead != nil:
 		why = fmt.Errorf("the batch cannot be read: %w", batch.NotRead)
+		if errors.Is(batch.NotRead, buffer.ErrDatabaseUnavailable) { // a connection that breaks says nothing of the size at first
+			if size > 1 && batch.Outages+1 >= unreadReads {
+				return divided(batch, (size+1)/2, why), nil
+			}
+			break
+		}
 		if size > 1 {
 			return divided(batch, min(max(1, batch.PartSize), (size+1)/2), why), nil
 		}
@@ -46,11 +52,15 @@ func Unroutable(batch *buffer.Lease) (outcomes []buffer.Outcome, why error) {
 	}}, why
 }
 
+// unreadReads is how many reads of a batch in a row must break before it is divided.
+const unreadReads = 3
+
+// divided makes parts of a batch. What was counted of it says nothing of them.
 func divided(batch *buffer.Lease, size int, why error) (parts []buffer.Outcome) {
 	for ids := batch.IDs(); len(ids) > 0; ids = ids[size:] {
 		size = min(size, len(ids))
 		parts = append(parts, buffer.Outcome{
-			Verdict: buffer.Retry, IDs: ids[:size], GroupID: buffer.NewGroupID(), Attempts: batch.Attempts, Outages: batch.Outages, Error: why.Error(),
+			Verdict: buffer.Retry, IDs: ids[:size], GroupID: buffer.NewGroupID(), Attempts: batch.Attempts, Error: why.Error(),
 		})
 	}
 	return parts

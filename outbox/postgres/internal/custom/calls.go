@@ -19,7 +19,7 @@ const (
 
 	// An object that has a name of its own was meant. Only those are looked for that share their name with another owner's, which the search path
 	// or pg_catalog has, too. Trusted are superusers, the relay's role and those that it is a member of, and the owners of database, event table
-	// and the object's schema. The policies of a table, and the checks of a domain, run with the relay's rights as well.
+	// and its schema. The policies of a table, and the checks of a domain, run with the relay's rights as well.
 	callsSQL = `
 WITH trusted AS (
   SELECT r.oid FROM pg_roles r, pg_roles me
@@ -30,7 +30,7 @@ WITH trusted AS (
   SELECT oid FROM pg_namespace WHERE nspname = ANY (current_setting('relay.searched')::name[])
 ), called AS (
   SELECT pg_describe_object(d.refclassid, d.refobjid, 0) AS object, coalesce(p.proowner, o.oprowner, v.relowner, y.typowner) AS owner,
-         (SELECT nspowner FROM pg_namespace n WHERE n.oid = coalesce(p.pronamespace, o.oprnamespace, v.relnamespace, y.typnamespace)) AS schema_owner
+         coalesce(p.pronamespace, o.oprnamespace, v.relnamespace, y.typnamespace) AS schema, coalesce(p.proname, v.relname, y.typname) AS name
   FROM pg_rewrite r JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
        LEFT JOIN pg_proc p ON d.refclassid = 'pg_proc'::regclass AND p.oid = d.refobjid
        LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
@@ -43,8 +43,10 @@ WITH trusted AS (
                  AND other.relnamespace IN (SELECT oid FROM searched))
     OR EXISTS (SELECT FROM pg_type other WHERE other.typname = y.typname AND other.typowner <> y.typowner AND other.typnamespace IN (SELECT oid FROM searched)))
 )
-SELECT DISTINCT object, quote_ident(pg_get_userbyid(owner)) FROM called
-WHERE owner IS NOT NULL AND owner <> schema_owner AND owner NOT IN (SELECT oid FROM trusted)
+SELECT DISTINCT object, quote_ident(pg_get_userbyid(owner)), nspname, coalesce(name, '')
+FROM called JOIN pg_namespace n ON n.oid = schema
+WHERE owner NOT IN (SELECT oid FROM trusted)
+  AND NOT (owner = nspowner AND n.oid = (SELECT relnamespace FROM pg_class WHERE oid = $1::regclass))
 ORDER BY 1`
 
 	// searchedSQL runs before the view is made, so that a temporary schema is among them only if the session had one.
@@ -54,9 +56,11 @@ ORDER BY 1`
 // checkCalls adds the functions, operators and views of other roles that a projection would run, and returns why nobody knows them: the role may
 // make no temporary view.
 func checkCalls(ctx context.Context, db *pg.DB, project, table string, missing *catalog.Findings) (unknown, err error) {
-	var found [][2]string
+	var found [][4]string
 	for _, text := range []string{projection.Trim(project), project} { // Trim does not know the quotes of PostgreSQL alone
-		text = parameter.ReplaceAllString(text, "${1}NULL::pg_catalog.uuid${2}")
+		for range 2 { // two that have one character between them
+			text = parameter.ReplaceAllString(text, "${1}NULL::pg_catalog.uuid${2}")
+		}
 		if found, err = callsOf(ctx, db, viewHead+text+viewTail, table); pg.Code(err) != codeSyntax {
 			break
 		}
@@ -74,10 +78,26 @@ func checkCalls(ctx context.Context, db *pg.DB, project, table string, missing *
 		return nil, err
 	}
 	for _, f := range found {
+		if names(project, f[2], f[3]) {
+			continue
+		}
 		missing.Add("source.project would run "+f[0]+", which belongs to "+f[1]+" and has the name of another owner's, with the relay's rights",
 			"name what is meant with its schema, such as pg_catalog.to_jsonb, or make the owner of the event table its owner; and see that "+f[1]+" may create nothing in the search path")
 	}
 	return nil, nil
+}
+
+// names reports whether a projection names an object with its schema, so that no other can be meant.
+func names(project, schema, name string) bool {
+	if name == "" {
+		return false
+	}
+	qualified, err := regexp.Compile(`(?i)(^|[^\pL\pN_$"])"?` + regexp.QuoteMeta(schema) + `"?\s*\.\s*"?` + regexp.QuoteMeta(name) + `($|[^\pL\pN_$])`)
+	if err != nil {
+		return false
+	}
+	bare, err := regexp.Compile(`(?i)(^|[^\pL\pN_$".])"?` + regexp.QuoteMeta(name) + `("?)\s*(\(|$|[^\pL\pN_$.])`)
+	return err == nil && qualified.MatchString(project) && !bare.MatchString(qualified.ReplaceAllString(project, " "))
 }
 
 // UnknownCalls returns why nobody knows what the projection calls; nil if that is known.
@@ -86,7 +106,7 @@ func (t *Table) UnknownCalls(ctx context.Context, table string) (unknown, err er
 }
 
 // callsOf returns the objects that callsSQL finds in a view, and their owners.
-func callsOf(ctx context.Context, db *pg.DB, view, table string) (found [][2]string, err error) {
+func callsOf(ctx context.Context, db *pg.DB, view, table string) (found [][4]string, err error) {
 	err = db.RoundTrip(ctx, []pg.Step{
 		pg.Begin,
 		db.UserTx(db.StatementTimeout),
@@ -94,7 +114,7 @@ func callsOf(ctx context.Context, db *pg.DB, view, table string) (found [][2]str
 		{SQL: view},
 		pg.SetLocal("search_path", pg.SearchPath),
 		{SQL: callsSQL, Args: []string{table}, Row: func(v [][]byte) error {
-			found = append(found, [2]string{string(v[0]), string(v[1])})
+			found = append(found, [4]string{string(v[0]), string(v[1]), string(v[2]), string(v[3])})
 			return nil
 		}},
 		rollback,
@@ -104,15 +124,18 @@ func callsOf(ctx context.Context, db *pg.DB, view, table string) (found [][2]str
 
 const codeSyntax = "42601"
 
-// plantersSQL finds a role that could make, at any time, what the projection of a superuser calls. Neither a read-only transaction nor its rollback
+// plantersSQL finds a role that could make, at any time, what the projection of a superuser calls: it may create in a schema that is searched, or make
+// one that is ("$user" by default). Neither a read-only transaction nor its rollback
 // keeps a superuser's function from running programs.
 const plantersSQL = `
 SELECT quote_ident(n.nspname), quote_ident(r.rolname), quote_ident(me.rolname)
 FROM pg_roles me, pg_namespace n, pg_roles r
 WHERE me.rolname = current_user AND me.rolsuper AND n.nspname = ANY (current_setting('relay.searched')::name[])
-  AND r.rolcanlogin AND NOT r.rolsuper AND r.oid <> n.nspowner AND has_schema_privilege(r.oid, n.oid, 'CREATE')
+  AND r.rolcanlogin AND NOT r.rolsuper
   AND r.oid NOT IN (SELECT datdba FROM pg_database WHERE datname = current_database() UNION SELECT relowner FROM pg_class WHERE oid = $1::regclass)
-ORDER BY n.nspname, r.rolname LIMIT 1`
+  AND EXISTS (SELECT FROM pg_roles g WHERE pg_has_role(r.oid, g.oid, 'MEMBER')
+                AND (has_schema_privilege(g.oid, n.oid, 'CREATE') OR has_database_privilege(g.oid, current_database(), 'CREATE')))
+ORDER BY has_schema_privilege(r.oid, n.oid, 'CREATE') DESC, n.nspname, r.rolname LIMIT 1`
 
 // checkPlanters adds that other roles may create what the projection of a superuser calls.
 func checkPlanters(ctx context.Context, db *pg.DB, table string, missing *catalog.Findings) error {
@@ -123,8 +146,8 @@ func checkPlanters(ctx context.Context, db *pg.DB, table string, missing *catalo
 		pg.SetLocal("search_path", pg.SearchPath),
 		{SQL: plantersSQL, Args: []string{table}, Row: func(v [][]byte) error {
 			schema, role, super := string(v[0]), string(v[1]), string(v[2])
-			missing.Add("source.project runs with the rights of superuser "+super+", and role "+role+" may create in schema "+schema+" what it calls",
-				"let the relay use a role that is no superuser, or take CREATE from the others: REVOKE CREATE ON SCHEMA "+schema+" FROM PUBLIC, "+role)
+			missing.Add("source.project runs with the rights of superuser "+super+", and role "+role+" may create in schema "+schema+", or in a new one of the search path, what it calls",
+				"let the relay use a role that is no superuser, or take CREATE on schema and database from the others, such as REVOKE CREATE ON SCHEMA "+schema+" FROM PUBLIC, "+role)
 			return nil
 		}},
 		rollback,

@@ -151,8 +151,14 @@ func (t *Table) run(ctx context.Context, p *projecting, steps []pg.Step) error {
 func breaks(err error) bool {
 	c := pg.Code(err)
 	return c == "" && !errors.Is(err, pg.ErrPrepared) ||
-		slices.ContainsFunc([]string{"08", "53", "57P", "58", "XX"}, func(class string) bool { return strings.HasPrefix(c, class) })
+		slices.ContainsFunc([]string{codeNoMemory, codeCrash, "58", "XX"}, func(class string) bool { return strings.HasPrefix(c, class) })
 }
+
+// A server that is shut down, whose disk is full, or that cannot reach another one, says nothing of the rows.
+const (
+	codeNoMemory = "53200"
+	codeCrash    = "57P02"
+)
 
 // readGrace is how much later than the server the client stops a projection: its rows are on the way.
 const readGrace = time.Second

@@ -82,7 +82,7 @@ func (t *Table) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (rep
 			after = []string{pg.Int(last.EventID), last.GroupID.String()}
 		}
 		var (
-			steps         = []pg.Step{begin}
+			steps         = []pg.Step{begin, dead.LockForReplay()}
 			group         = buffer.NewGroupID().String()
 			next, putBack = nextSQL, t.either(replaySQL, replayUUIDSQL)
 			picked1, args = append([]string{"1"}, after...), append(append([]string{pg.Int(int64(size))}, after...), group, t.tables.Buffer, t.Base.Owner)

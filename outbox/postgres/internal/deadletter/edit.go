@@ -75,6 +75,18 @@ func (l *DeadLetters) EditDead(ctx context.Context, e buffer.DeadEdit) error {
 	return l.Edit(ctx, t, EditStatements{lockEditedSQL, editSQL, waitsSQL}, pg.Int(e.ID), pg.Text(string(e.Old)), pg.Text(string(e.New)))
 }
 
+// A replay reads dead letters by the snapshot that it had before it locked them, so an edit that commits in between would be lost. Edits and replays
+// of a pipeline therefore exclude each other; replays do not. The lock is a step of its own, before the statement's snapshot.
+const (
+	lockForEditSQL   = "SELECT pg_advisory_xact_lock(hashtextextended('relay edits ' || $1, 0))"
+	lockForReplaySQL = "SELECT pg_advisory_xact_lock_shared(hashtextextended('relay edits ' || $1, 0))"
+)
+
+// LockForReplay is the step before the statement that replays dead letters.
+func (l *DeadLetters) LockForReplay() pg.Step {
+	return pg.Step{SQL: lockForReplaySQL, Args: []string{l.base.Pipeline}}
+}
+
 // Edit runs the statements in one transaction.
 func (l *DeadLetters) Edit(ctx context.Context, t *ledger.Tables, s EditStatements, id, old, text string) error {
 	const doing = "editing a dead letter"
@@ -85,6 +97,7 @@ func (l *DeadLetters) Edit(ctx context.Context, t *ledger.Tables, s EditStatemen
 	err := l.base.DB.Transact(
 		ctx,
 		l.base.DB.WriteTx(pg.BulkTimeout, pg.PlanByKey...),
+		pg.Step{SQL: lockForEditSQL, Args: []string{l.base.Pipeline}},
 		pg.Step{SQL: t.SQL(s.Lock), Args: []string{l.base.Pipeline, id, old}, Row: func(v [][]byte) error {
 			same = string(v[0]) != "0"
 			return nil

@@ -72,7 +72,7 @@ func (l *DeadLetters) Replay(ctx context.Context, f buffer.DeadFilter, limit int
 		return 0, err
 	}
 	var n int64
-	err = l.base.DB.Transact(ctx, l.base.DB.WriteTx(pg.BulkTimeout, pg.PlanByKey...), pg.Step{
+	err = l.base.DB.Transact(ctx, l.base.DB.WriteTx(pg.BulkTimeout, pg.PlanByKey...), l.LockForReplay(), pg.Step{
 		SQL:      l.SQL(t, replaySQL),
 		Args:     l.Match(f, pg.Int(int64(limit)), buffer.NewGroupID().String(), t.Buffer, l.base.Owner, pg.Bool(l.base.Ordered)),
 		Affected: &n,

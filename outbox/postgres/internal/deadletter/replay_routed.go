@@ -157,6 +157,7 @@ func (l *DeadLetters) replayRoutedAfter(ctx context.Context, t *ledger.Tables, f
 	}
 	steps := []pg.Step{
 		begin,
+		l.LockForReplay(),
 		{SQL: t.SQL(LockPickedSQL + AfterSQL + LockClaimsSQL), Args: match},
 		{SQL: t.SQL(replayRoutedSQL), Args: append(match, putBehind...), Row: func(v [][]byte) error {
 			n, next = int(pg.ReadInt8(v[2])), []string{pg.Int(pg.ReadInt8(v[0])), uuid.UUID(v[1]).String()}
