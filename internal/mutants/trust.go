@@ -73,6 +73,13 @@ var trustMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestProjection_Planted",
 	},
 	{
+		name: "a sink that refuses one bad event gets no other while the others are away",
+		file: "pipeline/router.go",
+		old:  " || p.worker.Refusal() != nil)",
+		new:  ")",
+		pkg:  "./pipeline", test: "TestRouter_Refusing",
+	},
+	{
 		name: "a projection is planned whatever it calls",
 		file: "outbox/postgres/internal/custom/calls.go",
 		old:  "	for _, f := range found {\n",
