@@ -35,12 +35,12 @@ func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcome
 	for tries := 1; ; tries++ {
 		err := w.settleStep(stop, l, func(ctx context.Context) error { return w.settler.Settle(ctx, l, outcomes) })
 		if _, kept := errors.AsType[*buffer.KeptError](err); err == nil || kept || errors.Is(err, buffer.ErrLocked) {
-			w.unsettled.forget(l.GroupID)
+			w.unsettled.settled(l)
 			return err
 		}
 		refused, isRefused := errors.AsType[*buffer.SettleError](err)
 		if isRefused && l.DeliveryRecorded() {
-			w.unsettled.forget(l.GroupID)
+			w.unsettled.settled(l)
 			return err
 		}
 		w.unsettled.remember(l, outcomes)
@@ -99,7 +99,7 @@ func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcome
 // answer, and the lease has not ended, that try removed the row.
 func (w *Worker) settledAnyway(leaseCtx context.Context, l *buffer.Lease, unanswered bool, lost error) error {
 	if unanswered && leaseCtx.Err() == nil {
-		w.unsettled.forget(l.GroupID)
+		w.unsettled.settled(l)
 		return nil
 	}
 	return lost

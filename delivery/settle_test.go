@@ -149,6 +149,32 @@ func TestSettle_RetryCommittedWithoutAnswer(t *testing.T) {
 	})
 }
 
+// The sink accepted a batch whose settle failed. Its lease ends, and the next one finds the database away again, so that its events are not known:
+// nothing is settled before they are.
+func TestSettle_AcceptedAndNotRead(t *testing.T) {
+	t.Parallel()
+	b := newHarness(nil)
+	batch := batchOf(3)
+	b.settle, b.mark = always(buffer.ErrLeaseLost), always(buffer.ErrLeaseLost)
+	if _, _, err := b.work(t, batch); !errors.Is(err, buffer.ErrLeaseLost) {
+		t.Fatal(err)
+	}
+	b.settle = nil
+	unread := batch.Unread()
+	unread.LeaseNo, unread.UnfinishedLeases, unread.NotRead = 2, 2, errDown
+	if _, _, err := b.work(t, &unread); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "outcomes", describe(b.settled), "retry []")
+	again := *batch
+	again.LeaseNo = 3
+	if _, _, err := b.work(t, &again); err != nil {
+		t.Fatal(err)
+	}
+	expect(t, "outcomes", describe(b.settled), "delivered []")
+	expect(t, "sends", b.sends, 1)
+}
+
 func TestSettle_EndsWhenTheLeaseIsLost(t *testing.T) {
 	t.Parallel()
 	b := newHarness(nil)

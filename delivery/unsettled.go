@@ -63,9 +63,15 @@ func (u *unsettled) accepted(groupID uuid.UUID) []int64 {
 	return u.batches[groupID].ids
 }
 
-// forget drops a batch that is settled.
-func (u *unsettled) forget(groupID uuid.UUID) {
+// settled drops a batch that is settled. One whose events were unknown was only put back.
+func (u *unsettled) settled(l *buffer.Lease) {
+	if eventsUnknown(l) {
+		return
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	delete(u.batches, groupID)
+	delete(u.batches, l.GroupID)
 }
+
+// eventsUnknown reports whether a batch was neither read nor listed.
+func eventsUnknown(l *buffer.Lease) bool { return l.NotRead != nil && l.Len() == 0 }

@@ -210,7 +210,8 @@ func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot Acqu
 // attempt finds out what becomes of every event of the batch: without a Send where there is
 // nothing to send, otherwise by the Send's result.
 func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot) (attempt, error) {
-	if ids := w.unsettled.accepted(l.GroupID); len(ids) > 0 && !l.DeliveryRecorded() {
+	// Of a batch whose events are unknown nothing is finished: its ledger row would go, and its events would be claimed again.
+	if ids := w.unsettled.accepted(l.GroupID); len(ids) > 0 && !l.DeliveryRecorded() && !eventsUnknown(l) {
 		return attempt{outcomes: w.policy.finishDelivered(l, ids)}, nil
 	}
 	switch {

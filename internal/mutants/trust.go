@@ -80,6 +80,13 @@ var trustMutants = []mutant{
 		pkg:  "./pipeline", test: "TestRouter_Refusing",
 	},
 	{
+		name: "a batch that the sink accepted is settled although its events are unknown",
+		file: "delivery/worker.go",
+		old:  " && !eventsUnknown(l) {",
+		new:  " {",
+		pkg:  "./delivery", test: "TestSettle_AcceptedAndNotRead",
+	},
+	{
 		name: "a projection is planned whatever it calls",
 		file: "outbox/postgres/internal/custom/calls.go",
 		old:  "	for _, f := range found {\n",
