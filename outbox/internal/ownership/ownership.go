@@ -52,7 +52,7 @@ func (e *Error) Fix() string {
 		}
 		return fix
 	}
-	return fmt.Sprintf("give pipeline %s a table of its own, or, if it replaces %s, stop that one and run: %s", e.Pipeline, e.Owner, Command(e.Owner))
+	return fmt.Sprintf("give pipeline %s a table of its own, or, if it replaces %s, stop that one and run: %s", e.Pipeline, e.Owner, Command(e.Owner)+" --pipeline "+e.Pipeline)
 }
 
 func (e *Error) Unwrap() error { return buffer.ErrNotReady }
