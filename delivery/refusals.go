@@ -239,6 +239,15 @@ func (d *refusals) decided(l *buffer.Lease) *result {
 	return nil
 }
 
+// onlyAsWhole reports whether each refusal of the batch was one of the whole batch, as far as this process knows. None of its events was
+// named then, so none has an attempt of its own.
+func (d *refusals) onlyAsWhole(groupID uuid.UUID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	one, known := d.batches[groupID]
+	return known && !one.alone
+}
+
 // overdue reports whether the sink accepted events while the batch that is held by one of the outcomes was settled.
 func (d *refusals) overdue(outcomes []buffer.Outcome) bool {
 	d.mu.Lock()

@@ -332,6 +332,44 @@ func TestRefusal(t *testing.T) {
 		}
 	})
 
+	// What the sink said of a whole batch, it said of none of its events.
+	run("OfAWholeBatchIsNoAttemptOfANamedEvent", func(t *testing.T) {
+		l := newLedger(func(c *delivery.Config) { c.MaxAttempts = 10 }, nil)
+		wrongKey, named := true, 0
+		l.answer = func(ids []int64) error {
+			switch i := slices.Index(ids, 101); {
+			case wrongKey:
+				return sink.Permanent(errBad)
+			case i >= 0 && named < 3:
+				named++
+				return &sink.BatchError{Events: []sink.EventError{{Index: i, Err: errBad}}}
+			}
+			return nil
+		}
+		for i := range int64(4) {
+			l.put(idsFrom(1+100*i, 32)...)
+		}
+		l.drain(t)
+		again := func() {
+			l.wait()
+			l.drain(t)
+		}
+		for whole := true; whole; { // until the next refusal of the whole batch of event 101 would be its last
+			again()
+			for _, b := range l.batches {
+				if slices.Contains(b.IDs(), 101) && b.Attempts >= 9 {
+					whole = false
+				}
+			}
+		}
+		wrongKey = false
+		for len(l.batches) > 0 {
+			again()
+		}
+		expect(t, "dead", fmt.Sprint(l.dead), "[]")
+		expect(t, "delivered", fmt.Sprint(len(l.delivered)), "128")
+	})
+
 	// A sink that stops working buries nothing, not even the events of a batch that is being halved.
 	run("FromNowOnBuriesNothing", func(t *testing.T) {
 		for after := range 12 {

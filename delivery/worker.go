@@ -275,7 +275,13 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 		w.refusals.projectionFailed(l.GroupID)
 	}
 	r = w.record(ctx, l, r, began)
-	a.outcomes = w.policy.decide(l, r)
+	named := l // as its events are counted, if the sink names them
+	if r.each != nil && w.refusals.onlyAsWhole(l.GroupID) {
+		own := *l
+		own.Attempts = 0
+		named = &own
+	}
+	a.outcomes = w.policy.decide(named, r)
 	if r.split != nil || r.has(rejected) {
 		w.refusals.remember(l, &r, a.outcomes, began)
 	}

@@ -10,6 +10,13 @@ var trustMutants = []mutant{
 		pkg:  "./delivery", test: "TestRefusal/OfABatchSparesItsOthers",
 	},
 	{
+		name: "a refusal of the whole batch is an attempt of each of its events",
+		file: "delivery/refusals.go",
+		old:  "return known && !one.alone",
+		new:  "return false && known && !one.alone",
+		pkg:  "./delivery", test: "TestRefusal/OfAWholeBatchIsNoAttemptOfANamedEvent",
+	},
+	{
 		name: "a relay that was killed counts as running",
 		file: "outbox/buffer/relay.go",
 		old:  "!r.Stopped && r.Seen < 3*ReportEvery",
