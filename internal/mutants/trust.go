@@ -3,6 +3,41 @@ package main
 // trustMutants are about what the database and its users may do to the relay.
 var trustMutants = []mutant{
 	{
+		name: "several sinks: a replay joins another event with the id of the dead letter",
+		file: "outbox/postgres/internal/deadletter/replay_routed.go",
+		old:  "e.created_at = d.created_at AND e.topic = d.topic AND e.key IS NOT DISTINCT FROM d.key)",
+		new:  "true)",
+		pkg:  "./outbox/postgres", test: "TestSinks/a_replay_joins_no_other_event",
+	},
+	{
+		name: "several sinks: a replay joins another row with the id of the dead letter",
+		file: "outbox/postgres/internal/custom/replay_routed.go",
+		old:  "      AND regexp_replace(to_json(e)::text, ` + groupOfRow + `) = regexp_replace(d.event_row::text, ` + groupOfRow + `))\n",
+		new:  "    )\n",
+		pkg:  "./outbox/postgres", test: "TestCustomSinks_ReplayReusedID",
+	},
+	{
+		name: "SQLite, several sinks: a replay joins another event with the id of the dead letter",
+		file: "outbox/sqlite/replay_routed.go",
+		old:  "WHERE d.rowid = ?1 AND e.created_at = d.created_at AND e.topic = d.topic AND e.key IS d.key)",
+		new:  "WHERE d.rowid = ?1)",
+		pkg:  "./outbox/sqlite", test: "TestSinks/a_replay_joins_no_other_event",
+	},
+	{
+		name: "SQLite, several sinks: a replay joins another row with the id of the dead letter",
+		file: "outbox/sqlite/custom_settle.go",
+		old:  "return reflect.DeepEqual(decoded[0], decoded[1]), nil",
+		new:  "return reflect.DeepEqual(decoded[0], decoded[0]), nil",
+		pkg:  "./outbox/sqlite", test: "TestCustomSinks_ReplayReusedID",
+	},
+	{
+		name: "several sinks: the event with the greatest id is not deleted",
+		file: "outbox/postgres/internal/ledger/settle_routed.go",
+		old:  "  AND id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT coalesce(upper(current_setting('relay.rest')::int8multirange) - 1, 9223372036854775807))\n  AND id <@ (SELECT current_setting('relay.rest')::int8multirange)\n  AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)`",
+		new:  "  AND id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT upper(current_setting('relay.rest')::int8multirange) - 1)\n  AND id <@ (SELECT current_setting('relay.rest')::int8multirange)\n  AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)`",
+		pkg:  "./outbox/postgres", test: "TestSinks/the_greatest_id",
+	},
+	{
 		name: "an event that is left alone keeps the attempts of its batch",
 		file: "delivery/decide.go",
 		old:  "			halves[i].Attempts = 0\n",

@@ -209,3 +209,33 @@ func TestCustomSinks_Edit(t *testing.T) {
 		o.expect(t, nothingLeft, "0/0")
 	})
 }
+
+// TestCustomSinks_ReplayReusedID: an event whose id was used before is not that of the dead letter, which waits until it is gone.
+func TestCustomSinks_ReplayReusedID(t *testing.T) {
+	t.Parallel()
+	o := newActivitySinks(t, "Integer", "")
+	all, odd := o.Sink("all"), o.Sink("odd")
+	replay := func(want int) {
+		t.Helper()
+		if n, err := o.Replay(t.Context(), buffer.DeadFilter{}, 10); n != want || err != nil {
+			t.Fatalf("replayed %d, %v; want %d", n, err, want)
+		}
+	}
+	o.activity(t, 1, "a.odd", "1")
+	routeAll(t, o.Buffer, "[all odd]")
+	batch := takeOverOf(t, odd, "a.odd")
+	check(t, odd.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Dead, Error: "refused"}}))
+	deliverAll(t, all, takeOverOf(t, all, "a.odd"))
+	o.expect(t, nothingLeft, "0/0")
+
+	o.exec(t, "TRUNCATE things RESTART IDENTITY")
+	o.activity(t, 2, "b.odd", "1")
+	routeAll(t, o.Buffer, "[all odd]")
+	deliverAll(t, odd, takeOverOf(t, odd, "b.odd"))
+	replay(0)
+	takeOverOf(t, odd)
+	deliverAll(t, all, takeOverOf(t, all, "b.odd"))
+	replay(1)
+	deliverAll(t, odd, takeOverOf(t, odd, "a.odd"))
+	o.expect(t, nothingLeft, "0/0")
+}

@@ -3,7 +3,9 @@ package sqlite
 import (
 	"cmp"
 	"context"
+	"maps"
 	"math"
+	"reflect"
 	"slices"
 	"strings"
 
@@ -186,6 +188,22 @@ func (c *customTable) replayAfter(ctx context.Context, args []any, by string, li
 		return err
 	})
 	return replayed, last, err
+}
+
+// holds compares the rows, whose group_ids may differ.
+func (c *customTable) holds(ctx context.Context, tx transaction, d letter, claimID string) (bool, error) {
+	rows, err := tx.customRows(ctx, tx.shape.stamped(extent{stamp: claimID, first: d.id, last: d.id}), func(int) error { return nil })
+	if err != nil || len(rows) == 0 {
+		return false, err
+	}
+	var decoded [2]map[string]any
+	for i, text := range []string{rows[0].text, d.row} {
+		if decoded[i], err = rowjson.Decode(text); err != nil {
+			return false, err
+		}
+		maps.DeleteFunc(decoded[i], func(column string, _ any) bool { return strings.EqualFold(column, "group_id") })
+	}
+	return reflect.DeepEqual(decoded[0], decoded[1]), nil
 }
 
 // putBack inserts a dead letter's row under a stamp. accepted: the table's constraints allow it.

@@ -42,6 +42,9 @@ type eventTable interface {
 	remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, archived bool, routesNo *int64) (deleted int64, err error)
 	// putBack inserts the event of a dead letter under a stamp. accepted: the table's constraints allow it.
 	putBack(ctx context.Context, tx transaction, d letter, stamp uuid.UUID) (accepted bool, err error)
+	// holds reports whether the event of a dead letter is in the table, and a claim holds it. One with the same id may be another event: an id may be
+	// used again.
+	holds(ctx context.Context, tx transaction, d letter, claimID string) (bool, error)
 	// regroup stamps events of the batch with the group_id of the outcome.
 	regroup(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) error
 }

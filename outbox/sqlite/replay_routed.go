@@ -161,6 +161,12 @@ func (b *Buffer) replayWaiting(ctx context.Context, tx transaction, letters []le
 		if in == nil || has || d.target == buffer.Unrouted {
 			continue
 		}
+		switch held, err := b.events.holds(ctx, tx, d, in.claimID); {
+		case err != nil:
+			return nil, err
+		case !held:
+			continue
+		}
 		to := joining{d.target, in.claimID}
 		if known := claims[to]; known == nil || in.newest != nil && known.newest != nil && *in.newest > *known.newest {
 			claims[to] = in
@@ -219,6 +225,16 @@ func (b *Buffer) replayGone(ctx context.Context, tx transaction, letters []lette
 		}
 	}
 	return rowids, nil
+}
+
+const holdsSQL = `
+SELECT EXISTS (
+  SELECT 1 FROM outbox_events AS e JOIN outbox_dead_letters AS d ON d.event_id = e.id
+  WHERE d.rowid = ?1 AND e.created_at = d.created_at AND e.topic = d.topic AND e.key IS d.key)`
+
+func (r *relayTable) holds(ctx context.Context, tx transaction, d letter, _ string) (held bool, err error) {
+	err = tx.row(ctx, holdsSQL, d.rowid).Scan(&held)
+	return held, err
 }
 
 // putBack inserts the event of a dead letter under a stamp.

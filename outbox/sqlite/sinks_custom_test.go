@@ -315,3 +315,34 @@ func TestCustomSinks_Edit(t *testing.T) {
 	deliverAll(t, o.Sink("odd"), takeOverOf(t, o.Sink("odd"), "b.odd"))
 	o.expect(t, nothingLeft, "0/0")
 }
+
+// TestCustomSinks_ReplayReusedID: an event whose id was used before is not that of the dead letter, which waits until it is gone.
+func TestCustomSinks_ReplayReusedID(t *testing.T) {
+	t.Parallel()
+	o := newActivitySinks(t, "")
+	all, odd := o.Sink("all"), o.Sink("odd")
+	replay := func(want int) {
+		t.Helper()
+		n, err := o.Replay(t.Context(), buffer.DeadFilter{}, 10)
+		testkit.NoError(t, err)
+		testkit.Equal(t, "replayed", n, want)
+	}
+	o.activity(t, 1, "a.odd", "1")
+	routeAll(t, o.Buffer, "[all odd]")
+	testkit.NoError(t, odd.Settle(t.Context(), takeOverOf(t, odd, "a.odd"), []buffer.Outcome{{Verdict: buffer.Dead, Error: "refused"}}))
+	deliverAll(t, all, takeOverOf(t, all, "a.odd"))
+	o.expect(t, nothingLeft, "0/0")
+
+	o.exec(t, "DELETE FROM sqlite_sequence")
+	o.activity(t, 2, "b.odd", "1")
+	_, err := o.CountBacklog(t.Context(), 100)
+	testkit.NoError(t, err)
+	routeAll(t, o.Buffer, "[all odd]")
+	deliverAll(t, odd, takeOverOf(t, odd, "b.odd"))
+	replay(0)
+	takeOverOf(t, odd)
+	deliverAll(t, all, takeOverOf(t, all, "b.odd"))
+	replay(1)
+	deliverAll(t, odd, takeOverOf(t, odd, "a.odd"))
+	o.expect(t, nothingLeft, "0/0")
+}

@@ -27,7 +27,7 @@ WITH claims AS MATERIALIZED (
 )
 SELECT coalesce((SELECT sum(events) FROM claims WHERE claim_id IS NULL OR rows = 1), 0)::bigint
      + coalesce(CASE WHEN (SELECT sum(events) FROM claims WHERE claim_id IS NOT NULL AND rows > 1) <= $2::bigint THEN
-         (SELECT sum(upper(ids) - lower(ids)) FROM shared)
+         (SELECT sum(coalesce(upper(ids), 9223372036854775807) - lower(ids) + CASE WHEN upper_inf(ids) THEN 1 ELSE 0 END) FROM shared)
        ELSE (SELECT sum(largest) FROM claims WHERE claim_id IS NOT NULL AND rows > 1) END, 0)::bigint`
 
 // What has a former name of a sink is the sink's: its dead letters keep the name under which they died, and a batch may come back under it. A

@@ -68,7 +68,7 @@ UPDATE outbox_batches SET claim_id = group_id, members = coalesce(members, (
 WHERE group_id = $1::uuid AND claim_id IS NULL AND state = 'waiting'`
 
 	fillShareUUIDSQL = `
-UPDATE outbox_batches SET claim_id = group_id, members = coalesce(members, int8multirange(int8range(first_id, last_id, '[]')))
+UPDATE outbox_batches SET claim_id = group_id, members = coalesce(members, int8multirange(int8range(first_id, nullif(last_id, 9223372036854775807), '[]')))
 WHERE group_id = $1::uuid AND claim_id IS NULL AND state = 'waiting'`
 
 	// $4 is what the events are found by that the sink takes, $5 their numbers, in the same order.

@@ -31,6 +31,9 @@ SELECT event_id, group_id FROM picked`
   WHERE b.buffer = $10
 )` + deadletter.LockHoldingSQL
 
+	// groupOfRow is how the group_id is taken out of the text of a row. What is left tells whether the row is the dead letter's: an id may be used again.
+	groupOfRow = `'"group_id":("[^"]*"|null)', ''`
+
 	replayRoutedSQL = pickRoutedSQL + `, named AS MATERIALIZED (
   SELECT event_id, group_id, coalesce((
            SELECT s.sink FROM outbox_sinks s WHERE s.buffer = $10 AND s.dropped_at IS NULL AND d.sink IN (SELECT unnest(s.sink || s.formerly))
@@ -44,7 +47,10 @@ SELECT event_id, group_id FROM picked`
 ), joining AS MATERIALIZED (
   SELECT c.event_id, c.group_id, c.sink, h.claim_id, bool_or(h.sink = c.sink) AS has
   FROM chosen c JOIN holders h ON c.event_id <@ h.members
-  WHERE c.sink <> '*' AND EXISTS (SELECT FROM custom_events e WHERE e.custom_id = c.event_id AND e.group_id = h.claim_id)
+  WHERE c.sink <> '*' AND EXISTS (
+    SELECT FROM custom_events e JOIN outbox_dead_letters d ON d.event_id = e.custom_id
+    WHERE e.custom_id = c.event_id AND e.group_id = h.claim_id AND d.pipeline = $1 AND d.group_id = c.group_id
+      AND regexp_replace(to_json(e)::text, ` + groupOfRow + `) = regexp_replace(d.event_row::text, ` + groupOfRow + `))
   GROUP BY c.event_id, c.group_id, c.sink, h.claim_id
 ), joined AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,

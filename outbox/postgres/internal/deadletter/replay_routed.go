@@ -51,7 +51,7 @@ WITH matching AS MATERIALIZED (
 SELECT set_config('relay.locked', coalesce(array_agg(claim_id), '{}')::text, true) FROM locked`
 )
 
-// Of an event that a locked claim holds, the claim gets a row for the sink. An event that is gone is inserted once, with a claim for the
+// Of an event that a locked claim holds, the claim gets a row for the sink. An event with an id that is used again is another one. An event that is gone is inserted once, with a claim for the
 // sinks it is replayed to, or as one that was claimed and not routed yet. Any other dead letter stays open.
 const replayRoutedSQL = PickReplayedSQL + ReplayableSQL + AfterSQL + `
   ORDER BY d.event_id, d.group_id LIMIT $9::bigint
@@ -68,7 +68,10 @@ const replayRoutedSQL = PickReplayedSQL + ReplayableSQL + AfterSQL + `
 ), joining AS MATERIALIZED (
   SELECT c.event_id, c.group_id, c.sink, h.claim_id, max(h.newest_at) AS newest_at, bool_or(h.sink = c.sink) AS has
   FROM chosen c JOIN holders h ON c.event_id <@ h.members
-  WHERE c.sink <> '*'
+  WHERE c.sink <> '*' AND EXISTS (
+    SELECT FROM outbox_events e JOIN outbox_dead_letters d ON d.event_id = e.id
+    WHERE e.id = c.event_id AND d.pipeline = $1 AND d.group_id = c.group_id
+      AND e.created_at = d.created_at AND e.topic = d.topic AND e.key IS NOT DISTINCT FROM d.key)
   GROUP BY c.event_id, c.group_id, c.sink, h.claim_id
 ), joined AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,

@@ -43,10 +43,10 @@ const SinkSQL = `coalesce(nullif(current_setting('relay.sink', true), ''), 'defa
 const RoutesNoSQL = `(SELECT nullif(current_setting('relay.routes_no', true), '')::bigint)`
 
 // The statements of settle_events.go for a batch that shares events. The bounds are those of relay.rest, the ids that no
-// other row of the claim holds.
+// other row of the claim holds. A range that ends with the highest possible id has no upper bound.
 const (
 	restSQL = `
-SELECT set_config('relay.rest', rest.ids::text, true), (SELECT coalesce(sum(upper(r) - lower(r)), 0)::bigint FROM unnest(rest.ids) r)
+SELECT set_config('relay.rest', rest.ids::text, true), (SELECT coalesce(sum(coalesce(upper(r), 9223372036854775807) - lower(r) + CASE WHEN upper_inf(r) THEN 1 ELSE 0 END), 0)::bigint FROM unnest(rest.ids) r)
 FROM (
   SELECT $2::int8multirange - coalesce((
     SELECT range_agg(m) FROM outbox_batches o, unnest(o.members) m WHERE o.claim_id = $3::uuid AND o.group_id <> $1::uuid), '{}') AS ids
@@ -55,7 +55,7 @@ FROM (
 	deleteRestSQL = `
 DELETE FROM outbox_events
 WHERE current_setting('relay.fenced') = '1'
-  AND id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT upper(current_setting('relay.rest')::int8multirange) - 1)
+  AND id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT coalesce(upper(current_setting('relay.rest')::int8multirange) - 1, 9223372036854775807))
   AND id <@ (SELECT current_setting('relay.rest')::int8multirange)
   AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)`
 
@@ -64,7 +64,7 @@ DELETE FROM outbox_events
 WHERE id = ANY (ARRAY(
   SELECT id FROM outbox_events
   WHERE current_setting('relay.fenced') = '1'
-    AND id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT upper(current_setting('relay.rest')::int8multirange) - 1)
+    AND id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT coalesce(upper(current_setting('relay.rest')::int8multirange) - 1, 9223372036854775807))
     AND id <@ (SELECT current_setting('relay.rest')::int8multirange)
     AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)
   ORDER BY id
@@ -80,7 +80,7 @@ DELETE FROM outbox_batches
 WHERE current_setting('relay.fenced') = '1' AND buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint
   AND NOT EXISTS (
     SELECT FROM outbox_events e
-    WHERE e.id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT upper(current_setting('relay.rest')::int8multirange) - 1)
+    WHERE e.id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT coalesce(upper(current_setting('relay.rest')::int8multirange) - 1, 9223372036854775807))
       AND e.id <@ (SELECT current_setting('relay.rest')::int8multirange)
       AND (e.group_id = $4::uuid OR e.group_id IS NULL AND e.created_at <= ` + NewestSQL + `))`
 
@@ -88,7 +88,7 @@ WHERE current_setting('relay.fenced') = '1' AND buffer = $1 AND group_id = $2::u
 UPDATE outbox_batches SET events = locked.events, delivered = locked.ids, members = locked.members
 FROM (SELECT count(*) AS events, array_agg(id ORDER BY id) AS ids, range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) AS members
       FROM outbox_events
-      WHERE id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT upper(current_setting('relay.rest')::int8multirange) - 1)
+      WHERE id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT coalesce(upper(current_setting('relay.rest')::int8multirange) - 1, 9223372036854775807))
         AND id <@ (SELECT current_setting('relay.rest')::int8multirange)
         AND (group_id = $4::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)) locked
 WHERE current_setting('relay.fenced') = '1' AND buffer = $1 AND outbox_batches.group_id = $2::uuid
@@ -99,7 +99,7 @@ RETURNING locked.ids`
 SELECT id FROM (
   SELECT id FROM outbox_events
   WHERE current_setting('relay.fenced') = '1'
-    AND id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT upper(current_setting('relay.rest')::int8multirange) - 1)
+    AND id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT coalesce(upper(current_setting('relay.rest')::int8multirange) - 1, 9223372036854775807))
     AND id <@ (SELECT current_setting('relay.rest')::int8multirange)
     AND (group_id = $1::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)
   ORDER BY id
@@ -113,7 +113,7 @@ SELECT $2::uuid, $1, 'range', 'delivered', $3::bigint, clock_timestamp() + $5::i
        range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), '{}', ` + SinkSQL + `, $6::uuid
 FROM outbox_events
 WHERE current_setting('relay.fenced') = '1'
-  AND id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT upper(current_setting('relay.rest')::int8multirange) - 1)
+  AND id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT coalesce(upper(current_setting('relay.rest')::int8multirange) - 1, 9223372036854775807))
   AND id <@ (SELECT current_setting('relay.rest')::int8multirange)
   AND (group_id = $6::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)
 HAVING count(*) > 0
@@ -129,7 +129,7 @@ SELECT $2::uuid, $1, 'range', 'delivered', $3::bigint, clock_timestamp() + $5::i
        range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), '{}', ` + SinkSQL + `, $6::uuid, 0
 FROM outbox_events
 WHERE current_setting('relay.fenced') = '1'
-  AND id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT upper(current_setting('relay.rest')::int8multirange) - 1)
+  AND id BETWEEN (SELECT lower(current_setting('relay.rest')::int8multirange)) AND (SELECT coalesce(upper(current_setting('relay.rest')::int8multirange) - 1, 9223372036854775807))
   AND id <@ (SELECT current_setting('relay.rest')::int8multirange)
   AND (group_id = $6::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)
 HAVING count(*) > 0

@@ -48,7 +48,7 @@ WHERE group_id = $1::uuid AND claim_id IS NULL AND state = 'waiting'`
 	fillHeldSQL = FillSinkSQL + `, held AS MATERIALIZED (
   SELECT l.group_id, l.sink, l.members, l.newest_at, l.routes_no FROM outbox_batches l WHERE l.claim_id = $3::uuid
   UNION ALL
-  SELECT l.group_id, l.sink, coalesce(l.members, int8multirange(int8range(l.first_id, l.last_id, '[]'))), coalesce(l.newest_at, '-infinity'), l.routes_no
+  SELECT l.group_id, l.sink, coalesce(l.members, int8multirange(int8range(l.first_id, nullif(l.last_id, 9223372036854775807), '[]'))), coalesce(l.newest_at, '-infinity'), l.routes_no
   FROM outbox_batches l WHERE $6::boolean AND l.group_id = $3::uuid AND l.claim_id IS NULL
 ), lacking AS MATERIALIZED (
   SELECT range_agg(m) - coalesce((SELECT range_agg(m) FROM held h, sink s, unnest(h.members) m WHERE h.sink = s.sink), '{}') AS ids, max(newest_at) AS newest_at
@@ -56,7 +56,7 @@ WHERE group_id = $1::uuid AND claim_id IS NULL AND state = 'waiting'`
   WHERE held.sink <> '*' AND NOT held.routes_no <@ sink.routed
 ), chosen AS MATERIALIZED (
   SELECT e.id, e.created_at, row_number() OVER (ORDER BY e.id) - 1 AS n FROM outbox_events e
-  WHERE e.id BETWEEN (SELECT lower(ids) FROM lacking) AND (SELECT upper(ids) - 1 FROM lacking) AND e.id <@ (SELECT ids FROM lacking)
+  WHERE e.id BETWEEN (SELECT lower(ids) FROM lacking) AND (SELECT coalesce(upper(ids) - 1, 9223372036854775807) FROM lacking) AND e.id <@ (SELECT ids FROM lacking)
     AND (e.group_id = $3::uuid OR e.group_id IS NULL AND e.created_at <= (SELECT newest_at FROM lacking))
     AND e.created_at >= $4::timestamptz AND e.topic ~ ANY ($5::text[])
 )`
