@@ -216,6 +216,23 @@ func TestSend_InvalidHeaders(t *testing.T) {
 	})
 }
 
+// Whoever inserts events must not delete those that the stream has.
+func TestSend_HeadersCommandNoStream(t *testing.T) {
+	t.Parallel()
+	for _, fast := range []bool{false, true} {
+		o := newFixture(t, jetstream.StreamConfig{AllowRollup: true, AllowMsgTTL: true, AllowBatchPublish: fast})
+		testkit.NoError(t, o.sink.Send(testkit.Timeout(t, sendTimeout), batchOf(5, "orders.a")))
+		b := batchOf(6, "orders.a")
+		for i, header := range [][2]string{
+			{"Nats-Rollup", "all"}, {"nats-rollup", "sub"}, {"Nats-Schedule-Target", "orders.b"}, {"Nats-Batch-Commit", "1"}, {"Nats-TTL", "1h"}, {"Nats-Expected-Stream", "ORDERS"},
+		} {
+			b.Events[i].ID, b.Events[i].Headers = int64(100+i), outbox.NewHeaders(map[string]string{header[0]: header[1]})
+		}
+		testkit.Equal(t, "results", results(t, o.sink.Send(testkit.Timeout(t, sendTimeout), b), 6), "permanent permanent permanent permanent ok ok")
+		testkit.Equal(t, "stored", o.ids(t), "1 2 3 4 5 104 105")
+	}
+}
+
 // The value of a NATS header is text, not JSON: \u0000 becomes a NUL byte, a lone surrogate U+FFFD, and the last of duplicate keys counts.
 func TestSend_UnusualHeaders(t *testing.T) {
 	singlyAndFast(t, func(t *testing.T, fast bool) {

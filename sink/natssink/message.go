@@ -117,6 +117,9 @@ func (p *publisher) prepare(i int, subject, reply string) error {
 		if !isHeaderValue(value) {
 			return sink.Permanent(fmt.Errorf("header %q: %s", name, notHeaderValue))
 		}
+		if commandsStream(name) {
+			return sink.Permanent(fmt.Errorf("header %q commands the stream, which may concern other messages; expected none that begins with Nats- except Nats-TTL and Nats-Expected-...", name))
+		}
 		header[name] = []string{value}
 	}
 	return nil
@@ -125,6 +128,13 @@ func (p *publisher) prepare(i int, subject, reply string) error {
 // isRelayHeader ignores case.
 func isRelayHeader(name string) bool {
 	return slices.ContainsFunc(relayHeaders, func(own string) bool { return strings.EqualFold(name, own) })
+}
+
+// commandsStream reports whether a header of an event is an instruction for the stream that may concern other messages: Nats-Rollup deletes
+// them. What concerns the message alone is allowed: how long it lasts, and when the stream must not accept it. It ignores case.
+func commandsStream(name string) bool {
+	is := func(prefix string) bool { return len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix) }
+	return is("Nats-") && !strings.EqualFold(name, "Nats-TTL") && !is("Nats-Expected-")
 }
 
 const notHeaderValue = "a NATS header cannot carry a line break, or a blank at either end"
