@@ -133,7 +133,9 @@ func isRelayHeader(name string) bool {
 // commandsStream reports whether a header of an event is an instruction for the stream that may concern other messages: Nats-Rollup deletes
 // them. What concerns the message alone is allowed: how long it lasts, and when the stream must not accept it. It ignores case.
 func commandsStream(name string) bool {
-	is := func(prefix string) bool { return len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix) }
+	is := func(prefix string) bool {
+		return len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix)
+	}
 	return is("Nats-") && !strings.EqualFold(name, "Nats-TTL") && !is("Nats-Expected-")
 }
 
