@@ -8,7 +8,6 @@ import (
 	"html/template"
 	"net/url"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -177,19 +176,29 @@ func TestRedactor_FirstPartEncoded(t *testing.T) {
 	}
 }
 
+// representable is the part of a text that every encoder represents, and that is hidden for no other reason, not even with another text before or
+// behind it.
+func representable(text string) string {
+	text = strings.Map(func(c rune) rune {
+		if !unicode.IsPrint(c) || strings.ContainsRune("*…\uFFFD", c) {
+			return -1
+		}
+		return c
+	}, text)
+	for strings.Contains(text, "..") {
+		text = strings.ReplaceAll(text, "..", ".")
+	}
+	return text
+}
+
 // FuzzRedactor_Encoders has any secret in any text, encoded as libraries do it.
 func FuzzRedactor_Encoders(f *testing.F) {
 	f.Add("aGVsbG8+d29y/bGQ=", "it said ", "!")
+	f.Add("\xff.7\x00", "it...said *.", "….")
 	f.Fuzz(func(t *testing.T, secret, before, after string) {
-		secret = strings.TrimSpace(secret)
-		for _, text := range []string{secret, before, after} {
-			if !utf8.ValidString(text) || strings.ContainsFunc(text, func(c rune) bool { return !unicode.IsPrint(c) || c == unicode.ReplacementChar }) {
-				t.Skip("an encoder cannot represent it")
-			}
-		}
-		if len(secret) < minDigits || strings.Contains(secret, "*") || strings.Contains(before+after, "*") ||
-			slices.ContainsFunc(ellipses, func(e string) bool { return strings.Contains(before+secret+after, e) }) {
-			t.Skip("hidden in another way")
+		secret, before, after = strings.TrimSpace(representable(secret)), representable(before), representable(after)
+		for len(secret) < minDigits { // a shorter one is no secret
+			secret += "7k+/"
 		}
 		r := New([]string{secret}, nil)
 		for _, inner := range encoders {
