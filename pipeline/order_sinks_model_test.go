@@ -161,7 +161,7 @@ func testOrderProtocolOfSinks(t *testing.T, p orderedSinksPlace) {
 			"work often":      any((*orderModel).work),
 			"mark":            any((*orderModel).mark),
 			"die":             any(func(m *orderModel, t *rapid.T) { m.die(t) }),
-			"forget":          any(func(m *orderModel, t *rapid.T) { m.drop(m.holder(t)) }),
+			"forget":          any(func(m *orderModel, t *rapid.T) { m.drop(m.holder(t, anyHolder)) }),
 			"lapse":           any(func(m *orderModel, t *rapid.T) { w.exec(t, m.overdue); m.takeOver(t) }),
 			"replay":          w.replay,
 		}

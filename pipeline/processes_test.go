@@ -2,6 +2,7 @@ package pipeline_test
 
 import (
 	"slices"
+	"testing"
 	"time"
 
 	"github.com/google/uuid"
@@ -113,13 +114,55 @@ func (p *processes) holds(at int, which func(*leaseHolder) bool) bool {
 	return slices.ContainsFunc(p.holders, func(h *leaseHolder) bool { return h.process == p.running[at] && which(h) })
 }
 
-// holder draws one that has taken a batch; nil: there is none.
-func (p *processes) holder(t *rapid.T) *leaseHolder {
-	if len(p.holders) == 0 {
+// holder draws one that has taken a batch of a kind; nil: there is none.
+func (p *processes) holder(t *rapid.T, is func(*leaseHolder) bool) *leaseHolder {
+	return drawn(t, p.holders, is)
+}
+
+// drawn draws one of a kind. If there is none, it returns nil and draws nothing: a step that is skipped after it drew something ends most plays, because
+// rapid allows two of them for each step that is done.
+func drawn[H any](t *rapid.T, of []*H, is func(*H) bool) *H {
+	var able []*H
+	for _, h := range of {
+		if is(h) {
+			able = append(able, h)
+		}
+	}
+	if len(able) == 0 {
 		return nil
 	}
-	return rapid.SampledFrom(p.holders).Draw(t, "holder")
+	return rapid.SampledFrom(able).Draw(t, "holder")
 }
+
+// steps count how often each action of a model was done, in all plays.
+type steps map[string]int
+
+// counted are the actions of a play.
+func (s steps) counted(actions map[string]func(*rapid.T)) map[string]func(*rapid.T) {
+	all := map[string]func(*rapid.T){}
+	for name, do := range actions {
+		s[name] += 0
+		all[name] = func(t *rapid.T) {
+			do(t) // does not return if it skips
+			s[name]++
+		}
+	}
+	return all
+}
+
+// expectAll expects that no action was skipped each time.
+func (s steps) expectAll(t *testing.T) {
+	t.Helper()
+	for name, times := range s {
+		if times == 0 {
+			t.Errorf("%q was never done", name)
+		}
+	}
+}
+
+func anyHolder(*leaseHolder) bool { return true }
+
+func wasSent(h *leaseHolder) bool { return h.sent }
 
 func (p *processes) drop(h *leaseHolder) {
 	p.holders = slices.DeleteFunc(p.holders, func(other *leaseHolder) bool { return other == h })

@@ -145,6 +145,7 @@ func testProtocolOfSinks(t *testing.T, p routedProtocol) {
 	client := redisClient(t, url)
 	name := t.Name()
 	var plays atomic.Int64
+	done := steps{}
 	rapid.Check(t, func(t *rapid.T) {
 		w := &routedModel{
 			table: p.table, buffers: p.buffers, to: map[string]sink.Sink{}, committed: map[string]int{}, buried: map[string]int{}, overdue: p.overdue,
@@ -167,24 +168,24 @@ func testProtocolOfSinks(t *testing.T, p routedProtocol) {
 			}()
 			w.to[r.Sink] = to
 		}
-		t.Repeat(map[string]func(*rapid.T){
+		t.Repeat(done.counted(map[string]func(*rapid.T){ // rapid draws the first names most
+			"attempt":       w.send,
+			"acknowledge":   w.settle,
+			"and only mark": w.mark,
 			"insert":        w.commit,
 			"route":         w.route,
 			"route more":    w.route,
-			"cut off":       w.cutOff,
+			"route cut off": w.cutOff,
 			"route due":     w.routeDue,
 			"take over":     w.takeOver,
 			"take over too": w.takeOver,
-			"send":          w.send,
-			"settle":        w.settle,
 			"bury":          w.bury,
-			"mark":          w.mark,
 			"halve":         w.halve,
 			"put back":      w.putBack,
-			"forget":        func(t *rapid.T) { w.drop(w.holder(t)) },
+			"forget":        func(t *rapid.T) { w.drop(w.holder(t, anyRouted)) },
 			"lapse":         w.lapse,
 			"replay":        w.replay,
-		})
+		}))
 		w.drain(t)
 		for _, h := range w.holders { // those that were stopped all the while
 			if w.sendBy(t, h); h.sent {
@@ -195,6 +196,7 @@ func testProtocolOfSinks(t *testing.T, p routedProtocol) {
 			w.check(t, client, prefix, r.Sink)
 		}
 	})
+	done.expectAll(t)
 }
 
 // routedHolder has taken a batch of a sink, whether it still owns the lease or not.
@@ -313,19 +315,25 @@ func (w *routedModel) work(t *rapid.T, q buffer.Queue, name string, batch *buffe
 	}
 }
 
-func (w *routedModel) holder(t *rapid.T) *routedHolder {
-	if len(w.holders) == 0 {
-		t.Skip("nobody has a batch")
+// holder draws one that has taken a batch of a kind. It skips the step if there is none.
+func (w *routedModel) holder(t *rapid.T, is func(*routedHolder) bool) *routedHolder {
+	h := drawn(t, w.holders, is)
+	if h == nil {
+		t.Skip("nobody has such a batch")
 	}
-	return rapid.SampledFrom(w.holders).Draw(t, "holder")
+	return h
 }
+
+func anyRouted(*routedHolder) bool { return true }
+
+func routedWasSent(h *routedHolder) bool { return h.sent }
 
 func (w *routedModel) drop(h *routedHolder) {
 	w.holders = slices.DeleteFunc(w.holders, func(other *routedHolder) bool { return other == h })
 }
 
 func (w *routedModel) send(t *rapid.T) {
-	h := w.holder(t)
+	h := w.holder(t, anyRouted)
 	if w.sendBy(t, h); !h.sent {
 		w.drop(h)
 	}
@@ -350,19 +358,13 @@ func (w *routedModel) settleBy(t *rapid.T, h *routedHolder, outcomes ...buffer.O
 }
 
 func (w *routedModel) settle(t *rapid.T) {
-	h := w.holder(t)
-	if !h.sent {
-		t.Skip("it was not sent")
-	}
+	h := w.holder(t, routedWasSent)
 	w.settleBy(t, h, buffer.Outcome{Verdict: buffer.Delivered})
 	w.drop(h)
 }
 
 func (w *routedModel) mark(t *rapid.T) {
-	h := w.holder(t)
-	if !h.sent {
-		t.Skip("it was not sent")
-	}
+	h := w.holder(t, routedWasSent)
 	if err := h.queue.MarkDelivered(t.Context(), h.batch, h.batch.IDs()); err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
 		t.Fatal(err)
 	}
@@ -371,10 +373,7 @@ func (w *routedModel) mark(t *rapid.T) {
 
 // bury: the sink refuses some events for good, and the others are tried again. Nobody has sent the batch before.
 func (w *routedModel) bury(t *rapid.T) {
-	h := w.holder(t)
-	if h.sent || h.batch.LeaseNo > 1 || len(h.batch.Origins) > 0 {
-		t.Skip("it may have been sent")
-	}
+	h := w.holder(t, func(h *routedHolder) bool { return !h.sent && h.batch.LeaseNo == 1 && len(h.batch.Origins) == 0 })
 	ids := h.batch.IDs()
 	n := rapid.IntRange(1, len(ids)).Draw(t, "dead")
 	outcomes := []buffer.Outcome{{Verdict: buffer.Dead, IDs: ids[:n], Attempts: 1, Error: "refused"}}
@@ -388,10 +387,7 @@ func (w *routedModel) bury(t *rapid.T) {
 }
 
 func (w *routedModel) halve(t *rapid.T) {
-	h := w.holder(t)
-	if h.sent || len(h.batch.Events) < 2 {
-		t.Skip("it is not halved")
-	}
+	h := w.holder(t, func(h *routedHolder) bool { return !h.sent && len(h.batch.Events) > 1 })
 	ids := h.batch.IDs()
 	at := rapid.IntRange(1, len(ids)-1).Draw(t, "at")
 	part := func(ids []int64) buffer.Outcome {
@@ -403,7 +399,7 @@ func (w *routedModel) halve(t *rapid.T) {
 
 // putBack: the answer was lost, on the way there or on the way back.
 func (w *routedModel) putBack(t *rapid.T) {
-	h := w.holder(t)
+	h := w.holder(t, anyRouted)
 	w.settleBy(t, h, buffer.Outcome{Verdict: buffer.Retry, GroupID: h.batch.GroupID, Outages: h.batch.Outages + 1})
 	w.drop(h)
 }

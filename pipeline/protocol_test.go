@@ -114,6 +114,7 @@ func testProtocol(t *testing.T, p protocol) {
 	url := testserver.SharedRedis(t)
 	client := redisClient(t, url)
 	var plays atomic.Int64
+	done := steps{}
 	rapid.Check(t, func(t *rapid.T) {
 		for _, table := range []string{"outbox_events", "outbox_batches", "outbox_dead_letters"} {
 			p.exec(t, "DELETE FROM "+table)
@@ -130,20 +131,20 @@ func testProtocol(t *testing.T, p protocol) {
 		}()
 		w := &protocolModel{protocol: p, to: to}
 		w.processes = processes{buffers: []buffer.Queue{p.buffers[0], p.buffers[1]}, running: [2]int{0, 1}}
-		t.Repeat(map[string]func(*rapid.T){
-			"insert":    w.commit,
-			"claim":     w.claim,
-			"take over": w.takeOver,
-			"send":      w.send,
-			"settle":    w.settle,
-			"mark":      w.mark,
-			"halve":     w.halve,
-			"put back":  w.putBack,
-			"die":       w.die,
-			"forget":    func(t *rapid.T) { w.drop(w.holder(t)) },
-			"lapse":     w.lapse,
-			"lapse too": w.lapse, // it is what all this is about
-		})
+		t.Repeat(done.counted(map[string]func(*rapid.T){ // rapid draws the first names most
+			"attempt":       w.send,
+			"acknowledge":   w.settle,
+			"and only mark": w.mark,
+			"insert":        w.commit,
+			"claim":         w.claim,
+			"take over":     w.takeOver,
+			"halve":         w.halve,
+			"put back":      w.putBack,
+			"die":           w.die,
+			"forget":        func(t *rapid.T) { w.drop(w.holder(t, anyHolder)) },
+			"lapse":         w.lapse,
+			"lapse too":     w.lapse, // it is what all this is about
+		}))
 		w.drain(t)
 		for _, h := range w.holders { // those that were stopped all the while
 			w.sendBy(t, h)
@@ -171,6 +172,7 @@ func testProtocol(t *testing.T, p protocol) {
 			t.Fatalf("%d events were buried, %d died alone five times", dead, w.blameable)
 		}
 	})
+	done.expectAll(t)
 }
 
 // topics go to a stream each.
@@ -226,11 +228,17 @@ func (w *protocolModel) worker(buf buffer.Queue) *delivery.Worker {
 	})
 }
 
-func (w *protocolModel) send(t *rapid.T) {
-	h := w.holder(t)
+// holder draws one that has taken a batch of a kind. It skips the step if there is none.
+func (w *protocolModel) holder(t *rapid.T, is func(*leaseHolder) bool) *leaseHolder {
+	h := w.processes.holder(t, is)
 	if h == nil {
-		return
+		t.Skip("nobody has such a batch")
 	}
+	return h
+}
+
+func (w *protocolModel) send(t *rapid.T) {
+	h := w.holder(t, anyHolder)
 	w.sendBy(t, h)
 	if !h.sent {
 		w.drop(h)
@@ -255,25 +263,13 @@ func (w *protocolModel) settleBy(t *rapid.T, h *leaseHolder, outcomes ...buffer.
 }
 
 func (w *protocolModel) settle(t *rapid.T) {
-	h := w.holder(t)
-	if h == nil {
-		return
-	}
-	if !h.sent {
-		t.Skip("it was not sent")
-	}
+	h := w.holder(t, wasSent)
 	w.settleBy(t, h, buffer.Outcome{Verdict: buffer.Delivered})
 	w.drop(h)
 }
 
 func (w *protocolModel) mark(t *rapid.T) {
-	h := w.holder(t)
-	if h == nil {
-		return
-	}
-	if !h.sent {
-		t.Skip("it was not sent")
-	}
+	h := w.holder(t, wasSent)
 	err := h.buf.MarkDelivered(t.Context(), h.batch, h.batch.IDs())
 	if err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
 		t.Fatal(err)
@@ -305,10 +301,7 @@ func (w *protocolModel) halve(t *rapid.T) {
 
 // putBack: the answer was lost, on the way there or on the way back.
 func (w *protocolModel) putBack(t *rapid.T) {
-	h := w.holder(t)
-	if h == nil {
-		return
-	}
+	h := w.holder(t, anyHolder)
 	w.settleBy(t, h, buffer.Outcome{Verdict: buffer.Retry, GroupID: h.batch.GroupID, Outages: h.batch.Outages + 1})
 	w.drop(h)
 }

@@ -75,7 +75,7 @@ type model struct {
 
 // send sends a leased batch and settles what was delivered.
 func (m *model) send(t *rapid.T) {
-	i := m.pick(t, m.live)
+	i := m.pick(t, m.live, anyBatch)
 	b := m.live[i]
 	err := m.sink.Send(t.Context(), b)
 	var batchErr *sink.BatchError
@@ -133,7 +133,7 @@ func (m *model) retemplate(*rapid.T) {
 
 // project moves events of a batch to other streams. A former owner may not know.
 func (m *model) project(t *rapid.T) {
-	i := m.pick(t, m.live)
+	i := m.pick(t, m.live, anyBatch)
 	b := m.live[i]
 	m.stale = append(m.stale, b)
 	m.live[i] = projected(b)
@@ -146,24 +146,26 @@ func (m *model) project(t *rapid.T) {
 
 // crash makes a settled batch a leased one again, as if the settle was lost.
 func (m *model) crash(t *rapid.T) {
-	i := m.pick(t, m.done)
+	i := m.pick(t, m.done, anyBatch)
 	m.live = append(m.live, m.done[i])
 	m.done = append(m.done[:i], m.done[i+1:]...)
 }
 
 func (m *model) split(t *rapid.T) {
-	i := m.pick(t, m.live)
+	i := m.pick(t, m.live, func(b *buffer.Batch) bool { return len(b.Events) > 1 })
 	b := m.live[i]
-	if len(b.Events) < 2 {
-		t.Skip("one event")
-	}
+	between := rapid.IntRange(1, len(b.Events)-1).Draw(t, "between") // those before and after it are apart
 	var parts [2][]int
 	for at := range b.Events {
-		side := rapid.IntRange(0, 1).Draw(t, "side")
+		var side int
+		switch at {
+		case between - 1:
+		case between:
+			side = 1
+		default:
+			side = rapid.IntRange(0, 1).Draw(t, "side")
+		}
 		parts[side] = append(parts[side], at)
-	}
-	if len(parts[0]) == 0 || len(parts[1]) == 0 {
-		t.Skip("not split")
 	}
 	m.live[i] = part(b, parts[0]...)
 	m.live = append(m.live, part(b, parts[1]...))
@@ -172,7 +174,7 @@ func (m *model) split(t *rapid.T) {
 
 // late sends a batch of a former owner and ignores the result.
 func (m *model) late(t *rapid.T) {
-	b := m.stale[m.pick(t, m.stale)]
+	b := m.stale[m.pick(t, m.stale, anyBatch)]
 	s := m.sink
 	if m.changed && rapid.Bool().Draw(t, "with the other template") {
 		s = m.other
@@ -250,9 +252,18 @@ func (m *model) audit(t *rapid.T, whole *buffer.Batch) {
 	}
 }
 
-func (m *model) pick(t *rapid.T, of []*buffer.Batch) int {
-	if len(of) == 0 {
+// pick draws one of the batches of a kind. It skips the step, before anything is drawn, if there is none.
+func (m *model) pick(t *rapid.T, of []*buffer.Batch, is func(*buffer.Batch) bool) int {
+	var able []int
+	for i, b := range of {
+		if is(b) {
+			able = append(able, i)
+		}
+	}
+	if len(able) == 0 {
 		t.Skip("none")
 	}
-	return rapid.IntRange(0, len(of)-1).Draw(t, "batch")
+	return rapid.SampledFrom(able).Draw(t, "batch")
 }
+
+func anyBatch(*buffer.Batch) bool { return true }
