@@ -37,6 +37,7 @@ func TestDivide(t *testing.T) {
 		{"a broken connection", 4, 2, broken, 1, 0, 0, 1, "retry []0/1/0"},
 		{"a broken connection, twice", 4, 2, broken, 1, 0, 1, 2, "retry []0/2/0"},
 		{"a broken connection, three times", 4, 2, broken, 1, 0, 2, 3, "retry [101 102]0/2/0, retry [103 104]0/2/0"},
+		{"a broken connection, after a settle that was lost", 4, 2, broken, 1, 0, 2, 4, "retry []0/3/0"},
 		{"a broken connection, after outages of the sink", 4, 2, broken, 1, 0, 7, 1, "retry []0/8/0"},
 		{"slow, but sent before", 4, 3, slow, 1, 0, 1, 2, "retry []0/2/0"},
 		{"slow, but left unfinished before", 4, 3, slow, 2, 0, 0, 2, "retry []0/1/1"},
