@@ -182,6 +182,58 @@ func TestCustomSinks_Broken(t *testing.T) {
 	})
 }
 
+// TestCustomSinks_DamagedRow: a batch whose read fails at the server waits as a whole, because a server that restarts fails at any row. At the third
+// time in a row it is divided, until the row that fails each time waits alone.
+func TestCustomSinks_DamagedRow(t *testing.T) {
+	forThingKeys(t, func(t *testing.T, key string) {
+		o := newActivitySinks(t, key, "")
+		o.exec(t, `CREATE FUNCTION damaged() RETURNS numeric LANGUAGE plpgsql AS $$ BEGIN
+			RAISE 'missing chunk number 0 for toast value 3' USING ERRCODE = 'XX001'; END $$`)
+		o.config.Custom.Project = `SELECT e.id, a.topic, to_jsonb(CASE WHEN a.amount = 'bad' THEN damaged() ELSE 1 END) AS payload
+			FROM {events} e JOIN activities a ON a.id = e.activity`
+		o.Buffer = o.open(t, o.config)
+		for i, amount := range []string{"1", "2", "bad", "4"} {
+			o.activity(t, i+1, "a", amount)
+		}
+		const unrouted = "SELECT string_agg(events || ' after ' || outages, ', ' ORDER BY first_id) FROM relay.outbox_batches WHERE sink = '*'"
+		due := func() (*buffer.Routed, error) {
+			t.Helper()
+			// Those that failed less often come first.
+			o.exec(t, "UPDATE relay.outbox_batches SET due_at = clock_timestamp() - interval '1 hour' + outages * interval '1 minute' WHERE sink = '*'")
+			return o.RouteDue(t.Context(), lease)
+		}
+		_, err := o.Route(t.Context(), 100, lease, keepNone)
+		for _, want := range []string{"4 after 1", "4 after 2"} {
+			if !errors.Is(err, buffer.ErrDatabaseUnavailable) {
+				t.Errorf("routed, %v", err)
+			}
+			o.expect(t, unrouted, want)
+			_, err = due()
+		}
+		check(t, err)
+		o.expect(t, unrouted, "2 after 0, 2 after 0")
+		for n := 0; o.text(t, unrouted) != "1 after 3"; n++ { // each pair is read, or divided at its third read
+			if _, err = due(); err != nil && !errors.Is(err, buffer.ErrDatabaseUnavailable) {
+				t.Fatal(err)
+			}
+			if n == 20 {
+				t.Fatalf("%s wait", o.text(t, unrouted))
+			}
+		}
+		o.expect(t, "SELECT activity::text FROM things WHERE group_id = (SELECT group_id FROM relay.outbox_batches WHERE sink = '*')", "3")
+		o.expect(t, "SELECT sum(events)::text FROM relay.outbox_batches WHERE sink = 'all'", "3")
+		if why := o.text(t, "SELECT error FROM relay.outbox_batches WHERE sink = '*'"); !strings.Contains(why, "missing chunk") {
+			t.Errorf("the event that waits says %q", why)
+		}
+		o.exec(t, "UPDATE activities SET amount = '3'")
+		if routed, err := due(); err != nil || routed == nil || routed.Events != 1 {
+			t.Errorf("routed %+v, %v", routed, err)
+		}
+		expectDrained(t, o.Buffer, "all", "a a a a")
+		o.expect(t, nothingLeft, "0/0")
+	})
+}
+
 // TestCustomSinks_Contents: a sink gets its rows of a claim only, and sees the same event again, its time too, after a retry and in a part.
 func TestCustomSinks_Contents(t *testing.T) {
 	forThingKeys(t, func(t *testing.T, key string) {
