@@ -2,7 +2,9 @@ package buffertest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"sync"
 	"testing"
 
 	"github.com/outboxrelay/relay/outbox"
@@ -16,11 +18,13 @@ var editCases = []testCase{
 	{name: "edit/refuses what was closed or changed", run: editChanged},
 	{name: "edit/refuses an event that is in the buffer", run: editInBuffer},
 	{name: "edit/refuses the wrong part", run: editWrongPart},
+	{name: "edit/beside a replay", run: editBesideReplay},
 }
 
 var sinksEditCases = []sinksTestCase{
 	{name: "edit/only once no sink waits for the event", run: editRouted},
 	{name: "edit/all sinks where the event is dead", run: editRoutedTwice},
+	{name: "edit/beside a replay", run: editRoutedBesideReplay},
 }
 
 // anEdit returns an edit of a dead letter: its topic in a custom table, otherwise its payload.
@@ -40,12 +44,23 @@ func anEdit(t *testing.T, h Harness, b buffer.Buffer, id int64) buffer.DeadEdit 
 func wantEdited(t *testing.T, f *Fixture, e buffer.DeadEdit) {
 	t.Helper()
 	replay(t, f.Buffer, buffer.DeadFilter{IDs: []int64{e.ID}}, 1, 1)
+	wantPutBack(t, f, e, true)
+}
+
+// wantPutBack expects that an event is in the buffer, as an edit says or as before it, and delivers it.
+func wantPutBack(t *testing.T, f *Fixture, e buffer.DeadEdit, isEdited bool) {
+	t.Helper()
 	b := takeOver(t, f.Buffer)
 	equal(t, "events", b.IDs(), []int64{e.ID})
-	if e.Row {
+	switch {
+	case e.Row && isEdited:
 		equal(t, "topic", b.Events[0].Topic, "orders.größe")
-	} else {
+	case e.Row:
+		equal(t, "topic", b.Events[0].Topic, "orders.created")
+	case isEdited:
 		equal(t, "payload", string(b.Events[0].Payload), string(e.New))
+	default:
+		equal(t, "payload", string(b.Events[0].Payload), string(e.Old))
 	}
 	settle(t, f.Buffer, b, delivered())
 }
@@ -201,4 +216,68 @@ func editRoutedTwice(t *testing.T, p *sinksCase) {
 	expectPayload(t, b, "crm", `{"new":1}`)
 	expectPayload(t, b, "bus", `{"new":1}`)
 	p.expectEmpty(t)
+}
+
+// besideReplays is how often an edit and a replay start together.
+const besideReplays = 10
+
+// editBeside runs an edit beside a replay of the same dead letters, and reports whether it changed them. If not, the replay was first. Which of them
+// starts first depends on the round.
+func editBeside(t *testing.T, round int, editing, replaying buffer.Buffer, e buffer.DeadEdit, letters int) (isEdited bool) {
+	t.Helper()
+	var (
+		beside            sync.WaitGroup
+		n                 int
+		editErr, replayed error
+	)
+	edit := func() { editErr = editing.EditDead(t.Context(), e) }
+	replay := func() { n, replayed = replaying.Replay(t.Context(), buffer.DeadFilter{}, 10) }
+	if round%2 == 0 {
+		beside.Go(replay)
+		edit()
+	} else {
+		beside.Go(edit)
+		replay()
+	}
+	beside.Wait()
+	ok(t, "Replay", replayed)
+	equal(t, "dead letters replayed", n, letters)
+	if editErr != nil && !errors.Is(editErr, buffer.ErrDeadChanged) {
+		t.Fatalf("EditDead: %v", editErr)
+	}
+	return editErr == nil
+}
+
+// Of an edit and a replay of the same event, one is first: the event goes back once, with the new text if the edit says that it changed it.
+func editBesideReplay(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	second := f.Second(t)
+	for round := range besideReplays {
+		e := anEdit(t, h, f.Buffer, bury(t, f, "refused", orders(1)...).IDs()[0])
+		wantPutBack(t, f, e, editBeside(t, round, f.Buffer, second, e, 1))
+		empty(t, f)
+	}
+}
+
+func editRoutedBesideReplay(t *testing.T, p *sinksCase) {
+	routes := []buffer.Route{{Sink: "bus", BatchSize: 10}, {Sink: "crm", BatchSize: 10}}
+	b := p.open(t, routes...)
+	second := p.Buffer(t, p.mode, routes...)
+	for round := range besideReplays {
+		p.topics(t, "a.1")
+		routeTo(t, b, "[bus crm]")
+		buryAt(t, b, "crm")
+		buryAt(t, b, "bus")
+		letters, err := b.ListDead(t.Context(), buffer.DeadFilter{}, nil, 10)
+		ok(t, "ListDead", err)
+		equal(t, "dead letters", len(letters), 2)
+		e := buffer.DeadEdit{ID: letters[0].ID, Old: letters[0].Payload, New: []byte(`{"new":1}`)}
+		want := string(e.Old)
+		if editBeside(t, round, b, second, e, 2) {
+			want = string(e.New)
+		}
+		expectPayload(t, b, "crm", want)
+		expectPayload(t, b, "bus", want)
+		p.expectEmpty(t)
+	}
 }
