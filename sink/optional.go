@@ -26,6 +26,12 @@ type Warner interface {
 	Warnings(ctx context.Context) []string
 }
 
+// Obstructed is a Sink that knows why its servers refuse events although Check succeeds.
+type Obstructed interface {
+	// Obstacles returns a sentence each, with its fix, for relay doctor.
+	Obstacles(ctx context.Context) []string
+}
+
 // OfflineWarner is a Sink whose configuration alone may endanger its promises.
 type OfflineWarner interface {
 	// OfflineWarnings returns those of Warner.Warnings that need no connection.

@@ -78,27 +78,11 @@ func relayReports(all []buffer.Relay, redact func(string) string) (reports []Rel
 
 // relayProblems says that no relay runs, or why those that run make no progress: each reason once, and none that batches wait for.
 func relayProblems(s *buffer.Status, sinks []string, redact func(string) string) (problems []string) {
-	var (
-		relays  = s.Relays
-		running = 0
-		reasons []string
-	)
-	for i := range relays {
-		r := &relays[i]
-		if !r.Runs() || r.Sink != "" && !slices.Contains(sinks, r.Sink) {
-			continue
-		}
-		running++
-		if r.NotReady == "" || waitsFor(s, r.Sink, r.NotReady) {
-			continue
-		}
-		name := "relay " + process(r.Owner)
-		if r.Sink != "" {
-			name += ", sink " + r.Sink
-		}
-		if reason := redact(r.NotReady); !slices.Contains(reasons, r.Sink+reason) {
-			reasons = append(reasons, r.Sink+reason)
-			problems = append(problems, name+" is not ready: "+reason)
+	relays := s.Relays
+	notReady, running := NotReady(relays, sinks)
+	for i := range notReady {
+		if r := &notReady[i]; !waitsFor(s, r.Sink, r.NotReady) {
+			problems = append(problems, RelayName(r)+" is not ready: "+redact(r.NotReady))
 		}
 	}
 	if running > 0 {
@@ -119,6 +103,31 @@ func relayProblems(s *buffer.Status, sinks []string, redact func(string) string)
 		text += fmt.Sprintf("; %s %s %s ago", process(last.Owner), how, Age(last.Seen))
 	}
 	return []string{text + ". > relay run -c relay.yaml"}
+}
+
+// NotReady returns the running relays that make no progress, one for each sink and reason, and how many run. sinks are the names of several
+// configured sinks; nil for a single one.
+func NotReady(relays []buffer.Relay, sinks []string) (notReady []buffer.Relay, running int) {
+	for i := range relays {
+		r := &relays[i]
+		if !r.Runs() || r.Sink != "" && !slices.Contains(sinks, r.Sink) {
+			continue
+		}
+		running++
+		if r.NotReady != "" && !slices.ContainsFunc(notReady, func(known buffer.Relay) bool { return known.Sink == r.Sink && known.NotReady == r.NotReady }) {
+			notReady = append(notReady, *r)
+		}
+	}
+	return notReady, running
+}
+
+// RelayName names a process and the sink, if there are several.
+func RelayName(r *buffer.Relay) string {
+	name := "relay " + process(r.Owner)
+	if r.Sink != "" {
+		name += ", sink " + r.Sink
+	}
+	return name
 }
 
 // waitsFor reports whether batches of a sink wait for what a reason quotes.

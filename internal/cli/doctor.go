@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
@@ -21,7 +22,10 @@ import (
 const diagnosisTimeout = 10 * time.Second
 
 func (a *app) doctorCommand() *cobra.Command {
-	var asJSON, quiet bool
+	var (
+		pipeline      string
+		asJSON, quiet bool
+	)
 	c := a.withConfig(&cobra.Command{
 		Use:   "doctor",
 		Short: "Check databases and sinks, and say what is wrong and how to fix it",
@@ -29,12 +33,22 @@ func (a *app) doctorCommand() *cobra.Command {
 indexes, the query plan of a claim, and transactions that block vacuum; whether the
 sink accepts events, and how durable it is. It changes nothing.
 
+A sink that can be reached may still refuse every event: what the running relays say
+of themselves is a finding too.
+
 OK: no problem. WARN: it works, but not as well as it could. FAIL: it does not work.
 The fix is below each finding. What several pipelines of one database have in common
 stands once, above them. With --quiet only WARN and FAIL are shown, and nothing if all
 is well. The exit status is 1 if anything fails.`,
-		Example: "  relay doctor -c relay.yaml\n  relay doctor -c relay.yaml --quiet\n  relay doctor -c relay.yaml --json",
+		Example: "  relay doctor -c relay.yaml\n  relay doctor -c relay.yaml --pipeline orders --quiet\n  relay doctor -c relay.yaml --json",
 	}, func(c *cobra.Command, cfg *config.Config) error {
+		if pipeline != "" {
+			selected, err := selectPipelines(cfg, pipeline)
+			if err != nil {
+				return err
+			}
+			cfg.Pipelines = []config.Pipeline{*selected[0]}
+		}
 		pipelines, err := cfg.Open(func(string) config.Process {
 			return config.Process{Owner: "doctor", Stdout: io.Discard, Log: discardLog}
 		})
@@ -51,12 +65,14 @@ is well. The exit status is 1 if anything fails.`,
 		}
 		return a.printDiagnosis(cfg, d, quiet)
 	})
+	c.Flags().StringVar(&pipeline, "pipeline", "", "only this pipeline")
 	c.Flags().BoolVarP(&quiet, "quiet", "q", false, "show only what is not OK")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	return c
 }
 
-// diagnosis is the output of relay doctor --json. The findings are in the order of the pipelines.
+// diagnosis is the output of relay doctor --json. The findings are in the order of the pipelines, and what pipelines have in common is
+// repeated and counted for each. People see and count it once.
 type diagnosis struct {
 	Problems  int64               `json:"problems"`
 	Warnings  int64               `json:"warnings"`
@@ -86,7 +102,7 @@ func (a *app) diagnose(ctx context.Context, cfg *config.Config, pipelines []*con
 	for i, opened := range pipelines {
 		checks = append(checks,
 			check{pipeline: i, run: func(ctx context.Context) []buffer.Finding {
-				return append(opened.Buffer.Diagnose(ctx), diagnosePayloads(ctx, opened.Buffer)...)
+				return slices.Concat(opened.Buffer.Diagnose(ctx), diagnosePayloads(ctx, opened.Buffer), diagnoseRelays(ctx, &cfg.Pipelines[i], opened.Buffer))
 			}})
 		for _, s := range opened.Sinks {
 			checks = append(checks, check{pipeline: i, run: func(ctx context.Context) []buffer.Finding {
@@ -149,6 +165,11 @@ func diagnoseSink(ctx context.Context, key string, c *config.Sink, s sink.Sink) 
 		return []buffer.Finding{{Level: buffer.LevelError, Subject: key, Text: err.Error(), Fix: fix}}
 	}
 	findings := []buffer.Finding{{Subject: key, Text: where + " is reachable"}}
+	if obstructed, ok := s.(sink.Obstructed); ok {
+		for _, text := range obstructed.Obstacles(ctx) {
+			findings = append(findings, buffer.Finding{Level: buffer.LevelError, Subject: key, Text: text})
+		}
+	}
 	if warner, ok := s.(sink.Warner); ok {
 		for _, text := range warner.Warnings(ctx) {
 			findings = append(findings, buffer.Finding{Level: buffer.LevelWarning, Subject: key, Text: text})
@@ -158,6 +179,32 @@ func diagnoseSink(ctx context.Context, key string, c *config.Sink, s sink.Sink) 
 		for _, text := range informer.Notes(ctx) {
 			findings = append(findings, buffer.Finding{Subject: key, Text: text})
 		}
+	}
+	return findings
+}
+
+// diagnoseRelays adds what the running relays say of themselves. A sink that can be reached may still refuse everything, which only
+// those know who send to it. It returns nothing if the status cannot be read: the buffer's own findings say why.
+func diagnoseRelays(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (findings []buffer.Finding) {
+	const about = "relays"
+	status, err := b.Status(ctx)
+	if err != nil {
+		return nil
+	}
+	notReady, running := admin.NotReady(status.Relays, sinkNames(p))
+	for i := range notReady {
+		r := &notReady[i]
+		findings = append(findings, buffer.Finding{
+			Level: buffer.LevelError, Subject: about,
+			Text: fmt.Sprintf("%s reported %s ago that it is not ready: %s", admin.RelayName(r), admin.Age(r.Seen), r.NotReady),
+			Fix:  "remove this cause; relay preview -c relay.yaml shows the requests, and relay retry --now -c relay.yaml then sends at once",
+		})
+	}
+	switch {
+	case running == 0:
+		findings = append(findings, buffer.Finding{Subject: about, Text: "none runs"})
+	case notReady == nil:
+		findings = append(findings, buffer.Finding{Subject: about, Text: "all that run are ready"})
 	}
 	return findings
 }
@@ -184,6 +231,7 @@ func (a *app) printDiagnosis(cfg *config.Config, d diagnosis, quiet bool) error 
 		buffer.LevelOK.String(): paint(green, "OK") + "  ", buffer.LevelWarning.String(): paint(yellow, "WARN"), buffer.LevelError.String(): paint(red, "FAIL"),
 	}
 	var b strings.Builder
+	printed := map[string]int64{} // by level
 	for _, block := range blocks {
 		if quiet {
 			block.findings = slices.DeleteFunc(slices.Clone(block.findings), func(f finding) bool { return f.Level == buffer.LevelOK.String() })
@@ -197,6 +245,7 @@ func (a *app) printDiagnosis(cfg *config.Config, d diagnosis, quiet bool) error 
 			width = max(width, len(f.Subject))
 		}
 		for _, f := range block.findings {
+			printed[f.Level]++
 			fmt.Fprintf(&b, "  %s  %-*s  %s\n", levels[f.Level], width, f.Subject, f.Text)
 			if f.Fix != "" {
 				fmt.Fprintf(&b, "        %*s  > %s\n", width, "", f.Fix)
@@ -205,7 +254,8 @@ func (a *app) printDiagnosis(cfg *config.Config, d diagnosis, quiet bool) error 
 		b.WriteByte('\n')
 	}
 	if !quiet || b.Len() > 0 {
-		fmt.Fprintf(&b, "%s, %s\n", plural(d.Problems, "problem", "problems"), plural(d.Warnings, "warning", "warnings"))
+		fmt.Fprintf(&b, "%s, %s\n", plural(printed[buffer.LevelError.String()], "problem", "problems"),
+			plural(printed[buffer.LevelWarning.String()], "warning", "warnings"))
 	}
 	_, err := io.WriteString(a.stdout, b.String())
 	return err

@@ -7,6 +7,8 @@ import (
 	"net/http/httptest"
 	"net/url"
 	"strings"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -175,6 +177,71 @@ func TestDoctor_ChangesNothing(t *testing.T) {
 	}
 }
 
+// What is printed once is counted once.
+func TestDoctor_SharedProblem(t *testing.T) {
+	t.Parallel()
+	path := write(t, fmt.Sprintf(`
+pipelines:
+  - {name: orders, source: {url: %[1]q}, sink: {url: "stdout:"}}
+  - {name: refunds, source: {url: %[1]q, table: refund_events}, sink: {url: "stdout:"}}
+`, unreachable))
+	r := do(t, nil, "doctor", "-c", path)
+	if r.code != 1 || strings.Count(r.stdout, "FAIL") != 1 || !strings.Contains(r.stdout, "\n1 problem, ") {
+		t.Errorf("the diagnosis is\n%s", r.stdout)
+	}
+}
+
+// A sink that answers requests, but refuses every event, is found by what the relay that runs says.
+func TestDoctor_Refusing(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	var accepts atomic.Bool
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if !accepts.Load() {
+			http.Error(w, "unknown tenant", http.StatusBadRequest)
+		}
+	}))
+	defer api.Close()
+	path := write(t, onePipeline("orders", db.url, api.URL, "    retry: {initial: 10ms, max: 100ms, max_attempts: 100000}"))
+	db.insert(3)
+	before := doctorJSON(t, path, 0)
+	if got := before.find("orders", "ok", "relays"); got != "none runs > " {
+		t.Errorf("without a relay: %q", got)
+	}
+	r := start(t, nil, "run", "-c", path)
+	doctor := func(level, says string) {
+		t.Helper()
+		testserver.Eventually(t, func() error {
+			var d doctorOutput
+			out := do(t, nil, "doctor", "-c", path, "--json")
+			if err := json.Unmarshal([]byte(out.stdout), &d); err != nil {
+				return err
+			}
+			if got := d.find("orders", level, "relays"); !strings.Contains(got, says) || (out.code == 1) != (level == "error") {
+				return fmt.Errorf("exit status %d, the diagnosis is %+v", out.code, d)
+			}
+			return nil
+		})
+	}
+	doctor("error", "unknown tenant")
+	doctor("error", "relay preview -c "+path)
+	accepts.Store(true)
+	doctor("ok", "all that run are ready")
+	r.signal(syscall.SIGTERM)
+	r.exit()
+}
+
+// A Redis that is out of memory answers, but takes no event.
+func TestDoctor_RedisMemory(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	full := testserver.Redis(t, "--maxmemory", "1", "--maxmemory-policy", "noeviction")
+	got := doctorJSON(t, write(t, onePipeline("orders", db.url, full.URL)), 1)
+	if text := got.find("orders", "error", "sink"); !strings.Contains(text, "is out of memory and refuses events") || got.Problems != 1 {
+		t.Errorf("the diagnosis is %+v", got)
+	}
+}
+
 // What pipelines of one database have in common stands once; --quiet shows what is not OK.
 func TestDoctor_People(t *testing.T) {
 	t.Parallel()
@@ -189,6 +256,11 @@ pipelines:
 	if !strings.Contains(r.stdout, ": orders, refunds\n  OK    server") || strings.Count(r.stdout, ", takes writes") != 1 || strings.Count(r.stdout, "is reachable") != 1 {
 		t.Errorf("the diagnosis is\n%s", r.stdout)
 	}
+	r = do(t, nil, "doctor", "-c", path, "--quiet", "--pipeline", "orders")
+	if r.code != 0 || r.stdout != "" {
+		t.Errorf("the diagnosis of one pipeline is\n%s", r.stdout)
+	}
+	do(t, nil, "doctor", "-c", path, "--pipeline", "invoices").want(t, 2, "", `--pipeline is "invoices"; expected orders or refunds`)
 	r = do(t, nil, "doctor", "-c", path, "--quiet")
 	if r.code != 1 || strings.Contains(r.stdout, "OK ") || !strings.Contains(r.stdout, "FAIL  sink") || strings.Contains(r.stdout, "orders:") || !strings.Contains(r.stdout, "1 problem, ") {
 		t.Errorf("the quiet diagnosis is\n%s", r.stdout)

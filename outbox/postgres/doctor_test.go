@@ -192,6 +192,28 @@ func TestDiagnose_Fixes(t *testing.T) {
 	}
 }
 
+// A server that answers may still write nothing. The attempt leaves nothing behind.
+func TestDiagnose_CannotWrite(t *testing.T) {
+	t.Parallel()
+	p := newDoctorDB(t, testserver.Postgres(t))
+	p.exec("BEGIN; CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN" +
+		" RAISE 'could not extend file: No space left on device' USING ERRCODE = 'disk_full'; END $$;" +
+		" CREATE TRIGGER full_disk BEFORE INSERT ON outbox_relays FOR EACH ROW EXECUTE FUNCTION full_disk(); COMMIT")
+	f := find(diagnose(t, p.url, time.Hour), buffer.LevelError, "server", "No space left on device")
+	if f == nil || !strings.Contains(f.Fix, "free space") {
+		t.Errorf("the finding is %+v", f)
+	}
+	p.exec("DROP TRIGGER full_disk ON outbox_relays")
+	if some := faults(diagnose(t, p.url, time.Hour)); len(some) > 0 {
+		t.Errorf("got faults %+v", some)
+	}
+	var rows int
+	check(t, p.conn.QueryRow(t.Context(), "SELECT count(*) FROM outbox_relays").Scan(&rows))
+	if rows != 0 {
+		t.Errorf("%d rows are left", rows)
+	}
+}
+
 // A server that answers need not be started.
 func TestDiagnose_NoDatabase(t *testing.T) {
 	t.Parallel()

@@ -33,6 +33,15 @@ func (s *Sink) OfflineWarnings() []string {
 	return []string{"wait_replicas is 0, so a failover can lose acknowledged events; set wait_replicas to 1 or more"}
 }
 
+// Obstacles implements sink.Obstructed: a server that is out of memory answers PING.
+func (s *Sink) Obstacles(ctx context.Context) []string {
+	obstacles, err := s.aboutServers(ctx, memoryObstacle)
+	if err != nil {
+		return nil // a warning says so
+	}
+	return obstacles
+}
+
 // Notes implements sink.Informer: what a power cut takes from a server with an append-only file, and a failover to a replica
 // that was not waited for.
 func (s *Sink) Notes(ctx context.Context) []string {
@@ -154,6 +163,22 @@ func (s *Sink) evictionWarning(_ context.Context, _ *redis.Client, settings map[
 		keys = "a queue with its events, or the markers that prevent duplicates"
 	}
 	return fmt.Sprintf("has maxmemory-policy %s and may evict %s; set maxmemory-policy to noeviction", policy, keys)
+}
+
+// memoryObstacle is about a server that refuses writes until memory is freed. The buffers of replicas and of the append-only file do not
+// count; see getMaxmemoryState in Redis's evict.c.
+func memoryObstacle(_ context.Context, _ *redis.Client, settings map[string]map[string]string) string {
+	memory := settings["Memory"]
+	number := func(name string) int64 {
+		n, _ := strconv.ParseInt(memory[name], 10, 64) // 0 if the server does not say
+		return n
+	}
+	used, limit := number("used_memory")-number("mem_not_counted_for_evict"), number("maxmemory")
+	if limit == 0 || used <= limit || memory["maxmemory_policy"] != "noeviction" {
+		return ""
+	}
+	return fmt.Sprintf("is out of memory and refuses events (it uses %d of maxmemory %d bytes, with maxmemory-policy noeviction); "+
+		"delete what its consumers are done with, or raise maxmemory", used, limit)
 }
 
 // truncationWarning is about a server that started from an append-only file and has not rewritten it since.

@@ -70,3 +70,19 @@ func TestWarnings_Replicas(t *testing.T) {
 	publish := opened(t, redissink.Config{URL: r.master.URL, Mode: redissink.Publish})
 	testkit.Equal(t, "warnings of channels", len(publish.Warnings(t.Context()))+len(publish.Notes(t.Context())), 0)
 }
+
+// Only a server that is over its limit and evicts nothing refuses events.
+func TestObstacles_Memory(t *testing.T) {
+	t.Parallel()
+	_, s, c := start(t, redissink.Config{})
+	for _, state := range []struct{ limit, policy, want string }{
+		{"0", "noeviction", ""},
+		{"1gb", "noeviction", ""},
+		{"1", "allkeys-lru", ""},
+		{"1", "noeviction", "out of memory"},
+	} {
+		testkit.NoError(t, c.ConfigSet(t.Context(), "maxmemory-policy", state.policy).Err())
+		testkit.NoError(t, c.ConfigSet(t.Context(), "maxmemory", state.limit).Err())
+		expectOne(t, "obstacles", s.Obstacles(t.Context()), state.want)
+	}
+}

@@ -68,7 +68,9 @@ func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 	if events.Unlogged {
 		d.problem("tables", "table "+events.Quoted+" is UNLOGGED; a crash would empty it", "ALTER TABLE "+events.Quoted+" SET LOGGED")
 	}
-	d.state = c.State()
+	if d.state = c.State(); d.state != nil {
+		d.writes(ctx)
+	}
 	d.owner(ctx)
 	d.rowSecurity(ctx, events)
 	if d.state != nil {
@@ -186,6 +188,25 @@ func (d *diagnosis) tables(ctx context.Context) {
 		d.problem(about, err.Error(), "follow the steps it names")
 	default:
 		d.failed(about, err)
+	}
+}
+
+// The row has the shape of a relay's report, and no other session sees it.
+const probeSQL = `
+INSERT INTO outbox_relays (buffer, sink, owner, version, seen_at, stopped, delivered, dead, last_minute)
+VALUES ($1, '', 'doctor', '', clock_timestamp(), true, 0, 0, 0) ON CONFLICT DO NOTHING`
+
+// writes adds whether a row can be written, which a full disk prevents. It is rolled back.
+func (d *diagnosis) writes(ctx context.Context) {
+	err := d.DB.RoundTrip(ctx, []pg.Step{
+		pg.Begin, d.DB.WriteTx(d.DB.StatementTimeout), {SQL: d.state.Tables.SQL(probeSQL), Args: []string{d.state.Tables.Buffer}}, {SQL: "ROLLBACK"},
+	})
+	switch {
+	case err == nil:
+	case pg.Code(err) == pg.CodeDiskFull:
+		d.problem("server", "it cannot write: "+err.Error(), "free space on the disk of the database")
+	default:
+		d.problem("server", "it cannot write: "+d.DB.ConnectError(err).Error(), "remove this cause; the server's log says more")
 	}
 }
 

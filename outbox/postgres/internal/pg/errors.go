@@ -29,6 +29,7 @@ const (
 	CodeNoSchema           = "3F000"
 	CodeNoObject           = "42704"
 	CodeNoDatabase         = "3D000"
+	CodeDiskFull           = "53100"
 	CodeBadAuth            = "28P01"
 	CodeBadAuthMethod      = "28000"
 )
