@@ -91,7 +91,7 @@ func (a *app) init(ctx context.Context, f *initFlags) error {
 	if err := a.askTable(q, f, &d, catalog); err != nil {
 		return err
 	}
-	sink, err := a.askSink(q, f, &d)
+	sink, err := a.askSink(q, f, &d, catalog)
 	if err != nil {
 		return err
 	}
@@ -159,12 +159,13 @@ func sqliteURL(answer string) string {
 	return "sqlite://" + (&url.URL{Path: path}).EscapedPath()
 }
 
-// askSink asks for the sink. The result prints without secrets.
-func (a *app) askSink(q *questions, f *initFlags, d *scaffold.Draft) (shown string, err error) {
+// askSink asks for the sink. The result prints without secrets. A word of its path that is the name of a table or a column is none.
+func (a *app) askSink(q *questions, f *initFlags, d *scaffold.Draft, catalog *introspect.Database) (shown string, err error) {
+	names := catalog.Names()
 	if len(f.sinks) > 1 {
 		var all []string
 		for _, url := range f.sinks {
-			p, err := a.parseURLs("sqlite:///p", url)
+			p, err := a.parseURLs("sqlite:///p", url, names...)
 			if err != nil {
 				return "", err
 			}
@@ -177,7 +178,7 @@ func (a *app) askSink(q *questions, f *initFlags, d *scaffold.Draft) (shown stri
 		flag: "--sink", given: strings.Join(f.sinks, ""), proposed: "stdout:",
 		text: "Sink: redis://host:6379/0, nats://host:4222, https://host/path, file:///path,\nor stdout: to print the events",
 	}, func(answer string) error {
-		p, err := a.parseURLs("sqlite:///p", answer)
+		p, err := a.parseURLs("sqlite:///p", answer, names...)
 		if err != nil {
 			return err
 		}
@@ -187,8 +188,8 @@ func (a *app) askSink(q *questions, f *initFlags, d *scaffold.Draft) (shown stri
 	return shown, err
 }
 
-// parseURLs parses the URLs as a configuration does. From then on their secrets are redacted.
-func (a *app) parseURLs(source, sink string) (*config.Pipeline, error) {
+// parseURLs parses the URLs as a configuration does. From then on their secrets are redacted, but for the names that are shown.
+func (a *app) parseURLs(source, sink string, shown ...string) (*config.Pipeline, error) {
 	env := map[string]string{"SOURCE": source, "SINK": sink}
 	cfg, err := config.Parse("relay.yaml", []byte("pipelines:\n  - name: p\n    source: {url: \"${SOURCE}\"}\n    sink: {url: \"${SINK}\"}\n"),
 		func(name string) (string, bool) { value, set := env[name]; return value, set })
@@ -199,7 +200,7 @@ func (a *app) parseURLs(source, sink string) (*config.Pipeline, error) {
 	if err != nil {
 		return nil, err
 	}
-	before, redact := a.redact, cfg.Redactor()
+	before, redact := a.redact, cfg.Redactor(shown...)
 	a.redact = func(text string) string { return redact(before(text)) }
 	return &cfg.Pipelines[0], nil
 }

@@ -23,15 +23,16 @@ type redaction struct {
 
 // Redactor returns a function that replaces every secret in a text by ***, and every URL by its masked form:
 // each value that was expanded from ${...} or that a program reads as $secret, and each value of a key that is
-// for secrets. Texts of servers may repeat them. The function is safe for concurrent use.
-func (c *Config) Redactor() func(text string) string {
-	if c.redaction.text == nil {
-		return newRedaction(c, nil).text
+// for secrets. Texts of servers may repeat them. A part of a URL's path that equals one of the names shown is no secret. The function is
+// safe for concurrent use.
+func (c *Config) Redactor(shown ...string) func(text string) string {
+	if c.redaction.text == nil || shown != nil {
+		return newRedaction(c, c.redaction.values(), shown...).text
 	}
 	return c.redaction.text
 }
 
-func newRedaction(c *Config, expanded []string) redaction {
+func newRedaction(c *Config, expanded []string, shown ...string) redaction {
 	var all []Secret
 	all = append(all, c.Admin.Token)
 	for i := range c.Pipelines {
@@ -47,7 +48,7 @@ func newRedaction(c *Config, expanded []string) redaction {
 	secrets := slices.Clone(expanded)
 	masked := map[string]string{} // by URL
 	for _, s := range all {
-		secrets = append(secrets, s.pieces()...)
+		secrets = append(secrets, s.pieces(shown)...)
 		if s.masked != hidden && s.masked != s.Reveal() {
 			masked[s.Reveal()] = s.masked
 		}
@@ -131,14 +132,14 @@ func (s *Sink) secrets() []Secret {
 	return all
 }
 
-// pieces are the parts of a secret that a server may have seen and repeat.
-func (s Secret) pieces() []string {
+// pieces are the parts of a secret that a server may have seen and repeat, without those of a URL's path that are shown.
+func (s Secret) pieces(shown []string) []string {
 	text := s.Reveal()
 	if text == s.masked { // not a secret, or a URL without one
 		return nil
 	}
 	if strings.Contains(text, "://") {
-		return urlPieces(text)
+		return urlPieces(text, shown)
 	}
 	all := []string{text}
 	if _, credentials, found := strings.Cut(text, " "); found { // Authorization: Bearer ...
@@ -147,8 +148,8 @@ func (s Secret) pieces() []string {
 	return all
 }
 
-// urlPieces are the secrets of a URL, as written and decoded.
-func urlPieces(text string) []string {
+// urlPieces are the secrets of a URL, as written and decoded, without those of its path that are shown.
+func urlPieces(text string, shown []string) []string {
 	var all []string
 	add := func(written string, decode func(string) (string, error)) {
 		all = append(all, written)
@@ -167,7 +168,7 @@ func urlPieces(text string) []string {
 		add(user, url.PathUnescape)
 	}
 	if strings.HasPrefix(scheme, "http") {
-		return append(all, redact.PathSecrets(text)...)
+		return append(all, slices.DeleteFunc(redact.PathSecrets(text), func(part string) bool { return slices.Contains(shown, part) })...)
 	}
 	_, query, _ := strings.Cut(rest, "?")
 	for parameter := range strings.SplitSeq(query, "&") {

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"os"
 	"strings"
 	"testing"
 )
@@ -76,5 +77,21 @@ func TestRedactor_NoSecrets(t *testing.T) {
 	c := Config{Pipelines: []Pipeline{{}}}
 	if got := c.Redactor()("text"); got != "text" {
 		t.Errorf("the text becomes %q", got)
+	}
+}
+
+// A part of a URL's path that equals a name is shown, but no password, and nothing else of the path.
+func TestRedactor_Shown(t *testing.T) {
+	t.Parallel()
+	c, err := Parse("relay.yaml", []byte(`pipelines: [{name: p, source: {url: "sqlite:///p"}, sink: {url: "https://u:UnitPrice@api.example/v1/OrderEvents/tok3nAbCdEf"}}]`), os.LookupEnv)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const text = "from OrderEvents (UnitPrice) to v1/OrderEvents/tok3nAbCdEf or tok3nAbCdEf"
+	if got := c.Redactor("OrderEvents", "UnitPrice")(text); got != "from OrderEvents (***) to *** or ***" {
+		t.Errorf("it becomes %q", got)
+	}
+	if got := c.Redactor()(text); strings.Contains(got, "OrderEvents") {
+		t.Errorf("without names it becomes %q", got)
 	}
 }

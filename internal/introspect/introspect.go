@@ -128,6 +128,17 @@ func (d *Database) Find(name string) *Table {
 	return d.Tables[i]
 }
 
+// Names are the names of all tables and columns.
+func (d *Database) Names() (all []string) {
+	for _, t := range d.Tables {
+		all = append(all, t.Name)
+		for _, c := range t.Columns {
+			all = append(all, c.Name)
+		}
+	}
+	return all
+}
+
 // FullName is the name in a configuration: schema.table outside of public, quoted if necessary.
 func (t *Table) FullName() string {
 	if t.Schema == "" || t.Schema == "public" {
