@@ -102,7 +102,7 @@ func (a *app) diagnose(ctx context.Context, cfg *config.Config, pipelines []*con
 	for i, opened := range pipelines {
 		checks = append(checks,
 			check{pipeline: i, run: func(ctx context.Context) []buffer.Finding {
-				return slices.Concat(opened.Buffer.Diagnose(ctx), diagnosePayloads(ctx, opened.Buffer), diagnoseRelays(ctx, &cfg.Pipelines[i], opened.Buffer))
+				return slices.Concat(opened.Buffer.Diagnose(ctx), diagnoseEvents(ctx, opened), diagnoseRelays(ctx, &cfg.Pipelines[i], opened.Buffer))
 			}})
 		for _, s := range opened.Sinks {
 			checks = append(checks, check{pipeline: i, run: func(ctx context.Context) []buffer.Finding {

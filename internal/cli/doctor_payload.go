@@ -5,19 +5,34 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 
+	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // payloadSample is how many of the next events are examined for payloads that were encoded twice.
 const payloadSample = 20
 
-// diagnosePayloads warns of payloads that the application encoded as JSON twice. It returns nothing if the next events
-// cannot be read: the buffer's own findings say why.
-func diagnosePayloads(ctx context.Context, from buffer.Diagnoser) []buffer.Finding {
-	batch, err := from.Peek(ctx, payloadSample)
+// diagnoseEvents warns of payloads that the application encoded as JSON twice, and of headers that a sink does not send. It returns nothing
+// if the next events cannot be read: the buffer's own findings say why.
+func diagnoseEvents(ctx context.Context, opened *config.Runtime) (findings []buffer.Finding) {
+	batch, err := opened.Buffer.Peek(ctx, payloadSample)
 	if err != nil || batch == nil || batch.ProjectErr != nil {
 		return nil
+	}
+	for _, s := range opened.Sinks {
+		if s.Config.Source.Custom.Is() { // the configuration says that there are headers
+			continue
+		}
+		if n := len(eventsWithUnsentHeaders(s.Config, batch.Events)); n > 0 {
+			findings = append(findings, buffer.Finding{
+				Level: buffer.LevelWarning, Subject: strings.TrimSpace("sink " + s.Config.SinkName),
+				Text: fmt.Sprintf("its request program sends nothing of the headers, which %d of the next %d events have; a delivered event is deleted", n, len(batch.Events)),
+				Fix:  config.AddHeaders,
+			})
+		}
 	}
 	twice := 0
 	for i := range batch.Events {
@@ -26,14 +41,29 @@ func diagnosePayloads(ctx context.Context, from buffer.Diagnoser) []buffer.Findi
 		}
 	}
 	if twice == 0 {
-		return nil
+		return findings
 	}
-	return []buffer.Finding{{
+	return append(findings, buffer.Finding{
 		Level: buffer.LevelWarning, Subject: "payloads",
 		Text: fmt.Sprintf("%d of the next %d payloads are JSON strings that contain JSON: the application encoded them twice, and consumers receive a string, not an object",
 			twice, len(batch.Events)),
 		Fix: "give the library an object, or the database the encoded text, but not both: docs/enqueue.md, \"Payloads that are encoded twice\"",
-	}}
+	})
+}
+
+// eventsWithUnsentHeaders returns the events for a sink whose request program ignores the headers that they have.
+func eventsWithUnsentHeaders(p *config.Pipeline, events []outbox.Event) (ids []string) {
+	patterns, err := buffer.ParsePatterns(p.Match)
+	if err != nil || !p.Sink.IgnoresHeaders() {
+		return nil
+	}
+	for i := range events {
+		e := &events[i]
+		if headers, _ := e.Headers.Map(); len(headers) > 0 && patterns.Match(e.Topic) {
+			ids = append(ids, e.Identity())
+		}
+	}
+	return ids
 }
 
 // encodedTwice reports whether a payload is a JSON string whose text is a JSON object or array.

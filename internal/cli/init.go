@@ -318,7 +318,7 @@ func nextSteps(d *scaffold.Draft, catalog *introspect.Database, sink string, cus
 	return b.String()
 }
 
-// whatIsSent lists the columns of a custom table that are sent, and those that are not.
+// whatIsSent lists the columns of a custom table that are sent, those that are not, and what an API's request leaves out.
 func whatIsSent(d *scaffold.Draft, custom buffer.CustomTable) string {
 	var b strings.Builder
 	sent, unsent := d.Columns()
@@ -327,6 +327,12 @@ func whatIsSent(d *scaffold.Draft, custom buffer.CustomTable) string {
 	}
 	if unsent != nil {
 		fmt.Fprintf(&b, "%s\n", wrapped("not sent: "+strings.Join(unsent, ", ")+" (the names suggest secrets)"))
+	}
+	for _, one := range d.Unrequested() {
+		if b.Len() == 0 {
+			b.WriteByte('\n')
+		}
+		fmt.Fprintf(&b, "%s\n", wrapped("not sent by "+cmp.Or(one.Sink, "sink")+".request: "+strings.Join(one.What, ", ")))
 	}
 	if t := d.Source.Table; t != nil && d.Source.Preset != "" {
 		names := make([]string, len(t.Columns))

@@ -161,6 +161,48 @@ func TestInit_Environment(t *testing.T) {
 		want(t, 0, "  export RELAY_SOURCE_URL=...   # the URL of the database\n", "")
 }
 
+// A word of the API's path that is the name of the table is no secret, but a token is.
+func TestInit_TableInPath(t *testing.T) {
+	t.Parallel()
+	db := newAppDatabase(t, true)
+	db.exec(`CREATE TABLE "OrderEvents" (id INTEGER PRIMARY KEY AUTOINCREMENT, "unitPrice" INTEGER, created_at TEXT, group_id TEXT)`)
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	wrote := do(t, nil, "init", "--source", db.url, "--table", "OrderEvents", "--sink", "https://api.example/v1/OrderEvents/tok3nAbCdEf", "-o", path)
+	wrote.want(t, 0, "from OrderEvents to https://api.example/***\n", "")
+	if strings.Contains(wrote.stdout, "tok3n") {
+		t.Errorf("the token is shown:\n%s", wrote.stdout)
+	}
+}
+
+// What a request program of the API leaves out is listed, in the file too, and check warns of the headers.
+func TestInit_Unrequested(t *testing.T) {
+	t.Parallel()
+	const unsent = "id (id), event_type (topic), aggregate_id (key), aggregate_type (headers)"
+	db := newAppDatabase(t, true)
+	db.exec(`CREATE TABLE outbox_items (id INTEGER PRIMARY KEY AUTOINCREMENT, event_type text NOT NULL, aggregate_id text NOT NULL,
+		aggregate_type text NOT NULL, payload json NOT NULL, group_id text)`)
+	path, sink := filepath.Join(t.TempDir(), "relay.yaml"), "https://api.postmarkapp.com/email/batch"
+	do(t, nil, "init", "--source", db.url, "--table", "outbox_items", "--sink", sink, "-o", path).
+		want(t, 0, "\nsent: payload\nnot sent by sink.request: "+strings.Replace(unsent, ", aggregate_type", ",\naggregate_type", 1)+"\n", "")
+	text, err := os.ReadFile(path)
+	if err != nil || !strings.Contains(strings.Join(strings.Fields(strings.ReplaceAll(string(text), "#", "")), " "), "Sent: payload. Remove what the sink must not see.") ||
+		!strings.Contains(strings.Join(strings.Fields(strings.ReplaceAll(string(text), "#", "")), " "), "Not sent by sink.request: "+unsent+".") {
+		t.Errorf("%v: the file is\n%s", err, text)
+	}
+	env := append(initEnv(db.url, sink), "POSTMARK_TOKEN=x")
+	warning := "sink.request sends nothing of the headers, which source.project makes"
+	do(t, env, "check", "-c", path).want(t, 0, "ok  ", warning)
+	said := strings.Replace(string(text), "[.events[].payload]", "[.events[].payload] # not sent: headers", 1)
+	if err := os.WriteFile(path, []byte(said), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if r := do(t, env, "check", "-c", path); r.stderr != "" {
+		t.Errorf("check says %s", r.stderr)
+	}
+	own := filepath.Join(t.TempDir(), "relay.yaml")
+	do(t, nil, "init", "--source", db.url, "--table", "outbox_events", "--sink", sink, "-o", own).want(t, 0, "\nnot sent by sink.request: topic, key, headers\n", "")
+}
+
 func TestInit_Errors(t *testing.T) {
 	t.Parallel()
 	db := newAppDatabase(t, false)

@@ -154,9 +154,10 @@ type preview struct {
 	// projectErr is the error of the projection, if it failed for all events.
 	projectErr error
 	requests   []request
-	// unprojected have no row in the projection; rejected would be rejected by the sink.
-	unprojected []string
-	rejected    []rejection
+	// unprojected have no row in the projection; rejected would be rejected by the sink. The headers of withoutHeaders are not sent.
+	unprojected    []string
+	withoutHeaders []string
+	rejected       []rejection
 }
 
 // request is a request and the ids of its events.
@@ -210,6 +211,7 @@ func previewSink(ctx context.Context, from buffer.Buffer, s config.RuntimeSink, 
 			result.others = append(result.others, e.Topic)
 		}
 	}
+	result.withoutHeaders = eventsWithUnsentHeaders(s.Config, sent)
 	for len(sent) > 0 {
 		n := min(len(sent), s.Config.BatchSize)
 		if err := result.add(ctx, previewer, batchOf(b, sent[:n])); err != nil {

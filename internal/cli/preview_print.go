@@ -58,6 +58,9 @@ func (a *app) printRequests(b *strings.Builder, paint func(colour, string) strin
 		}
 		fmt.Fprintf(b, "\n%s %s\nsource.project returns no row. %s: \"not projected\".\n", paint(yellow, "not sent:"), eventsOf(result.unprojected), pronoun)
 	}
+	if result.withoutHeaders != nil {
+		fmt.Fprintf(b, "\n%s the headers of %s\nThe request program ignores them: %s\n", paint(yellow, "not sent:"), eventsOf(result.withoutHeaders), config.AddHeaders)
+	}
 	for _, r := range result.rejected {
 		fmt.Fprintf(b, "\n%s event %s\n%s\n", paint(yellow, "not sent:"), r.event, printable(a.redact(r.err.Error())))
 	}

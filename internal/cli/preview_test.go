@@ -166,3 +166,25 @@ func TestPreview_Errors(t *testing.T) {
 	do(t, nil, "preview", "-c", path, "--pipeline", "other").want(t, 2, "", `--pipeline is "other"; expected orders`)
 	do(t, nil, "preview", "-c", path).want(t, 1, "", "relay: orders: ")
 }
+
+// Preview and doctor warn of headers that the request program ignores.
+func TestPreview_HeadersNotSent(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.exec(`INSERT INTO outbox_events (topic, payload, headers) VALUES ('t', '{"a": 1}', '{"tenant": "7"}'), ('t', '{"a": 2}', NULL)`)
+	api := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	defer api.Close()
+	with := func(program string) string {
+		return write(t, onePipeline("orders", db.url, api.URL+`", request: "`+program))
+	}
+	for program, warns := range map[string]bool{"[.events[].payload]": true, ".events": false, "[.events[] | .payload + {h: .headers}]": false} {
+		path := with(program)
+		preview, doctor := do(t, nil, "preview", "-c", path), doctorJSON(t, path, 0)
+		if got := strings.Contains(preview.stdout, "\nnot sent: the headers of event 1\n"); got != warns || preview.code != 0 {
+			t.Errorf("%s: preview says\n%s%s", program, preview.stdout, preview.stderr)
+		}
+		if got := doctor.find("orders", "warning", "sink"); strings.Contains(got, "the headers, which 1 of the next 2 events have") != warns {
+			t.Errorf("%s: doctor says %s", program, got)
+		}
+	}
+}

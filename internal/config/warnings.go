@@ -5,9 +5,11 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 
+	"github.com/outboxrelay/relay/internal/jq"
 	"github.com/outboxrelay/relay/internal/redact"
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
@@ -32,7 +34,11 @@ func (c *Config) Warnings() (all []Warning) {
 				"add ?sslmode=verify-full, or require without a check of the server's certificate")
 		}
 		for _, one := range p.PerSink() {
-			one.Sink.warn(cmp.Or(one.SinkName, "sink"), add)
+			path := cmp.Or(one.SinkName, "sink")
+			one.Sink.warn(path, add)
+			if p.Source.Custom.Is() && projectsHeaders.MatchString(p.Source.Custom.Project) && one.Sink.IgnoresHeaders() {
+				add(one.Sink.Place, path+".request sends nothing of the headers, which source.project makes; a delivered row is deleted", AddHeaders)
+			}
 		}
 		for _, h := range p.hooks() {
 			h.sink.warn(h.name, add)
@@ -40,6 +46,19 @@ func (c *Config) Warnings() (all []Warning) {
 	}
 	slices.SortStableFunc(all, func(a, b Warning) int { return a.Place.compare(b.Place) })
 	return all
+}
+
+var projectsHeaders = regexp.MustCompile(`(?i)\bheaders\b`)
+
+// AddHeaders is what to do about a request program that ignores the headers of events.
+const AddHeaders = "add .headers to the program, or a comment: # not sent: headers"
+
+// headersComment matches a comment of a program that says that headers are left out on purpose.
+var headersComment = regexp.MustCompile(`#.*\bheaders\b`)
+
+// IgnoresHeaders reports whether a program makes the requests that surely sends nothing of the headers of events, and no comment in it says so.
+func (s *Sink) IgnoresHeaders() bool {
+	return s.Driver == "http" && s.HTTP.Request != "" && jq.Ignores(s.HTTP.Request, "headers") && !headersComment.MatchString(s.HTTP.Request)
 }
 
 // isInClearText reports whether connections to a server on another machine may be without TLS.

@@ -27,6 +27,9 @@ type proposal struct {
 	// later says what happens to columns that the tables get later.
 	later string
 
+	// fields are the fields of the event that columns are sent as, but for payload.
+	fields map[string]string
+
 	driver  string
 	t       *introspect.Table
 	parent  *introspect.Ref
@@ -40,7 +43,7 @@ type proposal struct {
 // headers. Otherwise it is the event's whole row, with the row that the event refers to inside it. wants is a property that the
 // payload must have, or "". nats reports whether a sink is NATS, whose headers take no line breaks.
 func propose(driver string, t *introspect.Table, wants string, nats bool) proposal {
-	p := proposal{driver: driver, t: t, parent: parent(t), created: createdColumn(driver, t), used: map[string]bool{t.Key[0]: true}}
+	p := proposal{driver: driver, t: t, parent: parent(t), created: createdColumn(driver, t), used: map[string]bool{t.Key[0]: true}, fields: map[string]string{}}
 	p.column(t.Key[0], "id")
 	p.addTopic()
 	payload := p.payloadColumn(nats)
@@ -98,6 +101,9 @@ func parent(t *introspect.Table) *introspect.Ref {
 // column adds a column of the event.
 func (p *proposal) column(name, as string) {
 	p.used[name] = true
+	if as != "payload" {
+		p.fields[name] = as
+	}
 	column := "e." + identifier(name)
 	if name != as {
 		column += " AS " + as
@@ -124,7 +130,7 @@ func (p *proposal) addTopic() {
 		p.column(c.Name, "topic")
 	default:
 		p.columns = append(p.columns, fmt.Sprintf("coalesce(e.%s, %s) AS topic", identifier(c.Name), name))
-		p.used[c.Name] = true
+		p.used[c.Name], p.fields[c.Name] = true, "topic"
 	}
 }
 
@@ -144,7 +150,7 @@ func (p *proposal) addKey(joined bool) {
 		return
 	}
 	if key == "e." {
-		p.used[name] = true
+		p.used[name], p.fields[name] = true, "key"
 	}
 	key += identifier(name)
 	if p.driver == "sqlite" {
@@ -182,8 +188,16 @@ func (p *proposal) addHeaders(payload string) {
 	var pairs []string
 	for _, c := range p.sendable("e") {
 		p.sent = append(p.sent, c.Name)
-		switch value := "e." + identifier(c.Name); {
-		case p.used[c.Name], c.Name == p.created, c.Name == payload:
+		value := "e." + identifier(c.Name)
+		switch {
+		case p.used[c.Name], c.Name == payload:
+			continue
+		case c.Name == p.created:
+			p.fields[c.Name] = "created_at"
+			continue
+		}
+		p.fields[c.Name] = "headers"
+		switch {
 		case c.Name == "headers" && (c.JSON() || p.driver == "sqlite"):
 			own = value
 		case p.driver == "postgres":
@@ -216,6 +230,7 @@ func (p *proposal) addHeaders(payload string) {
 // addRow adds the event's row as its payload. The row of the parent is a property of it, so no column
 // replaces another.
 func (p *proposal) addRow(wants string) {
+	clear(p.fields) // the payload has the whole row
 	own := p.sendable("e")
 	for _, c := range own {
 		p.sent = append(p.sent, c.Name)
@@ -368,13 +383,53 @@ func (p *proposal) wanted(wants string) string {
 	return ""
 }
 
+// proposal returns the projection that is proposed. sent is without what the request of a single sink leaves out.
+func (d *Draft) proposal() proposal {
+	p := propose(d.Source.Driver, d.Source.Table, d.wants(), d.hasNATS())
+	if all := d.sinks(); len(all) == 1 {
+		ignored := all[0].ignored(d.hasUUIDs())
+		p.sent = slices.DeleteFunc(p.sent, func(column string) bool { return slices.Contains(ignored, p.fields[column]) })
+	}
+	return p
+}
+
+// Unrequested is what the request of a sink leaves out: columns, each with the field of the event that it is sent as, or fields.
+type Unrequested struct {
+	// Sink is the name of one of several sinks.
+	Sink string
+	What []string
+}
+
+// Unrequested returns what the requests of the sinks leave out.
+func (d *Draft) Unrequested() (all []Unrequested) {
+	sinks := d.sinks()
+	for i := range sinks {
+		one := Unrequested{Sink: sinks[i].name}
+		ignored := sinks[i].ignored(d.hasUUIDs())
+		if d.Source.IsCustom() && d.Source.Preset == "" {
+			p := propose(d.Source.Driver, d.Source.Table, d.wants(), d.hasNATS())
+			for _, column := range p.sent {
+				if field := p.fields[column]; slices.Contains(ignored, field) {
+					one.What = append(one.What, column+" ("+field+")")
+				}
+			}
+		} else {
+			one.What = slices.DeleteFunc(ignored, func(field string) bool { return field == "id" || field == "created_at" })
+		}
+		if one.What != nil {
+			all = append(all, one)
+		}
+	}
+	return all
+}
+
 // Columns returns the columns whose values the proposed projection sends, and those of the event or of the row that it refers
 // to that it does not send because their names suggest secrets. Both are nil if nothing is proposed.
 func (d *Draft) Columns() (sent, unsent []string) {
 	if !d.Source.IsCustom() || d.Source.Preset != "" {
 		return nil, nil
 	}
-	p := propose(d.Source.Driver, d.Source.Table, d.wants(), d.hasNATS())
+	p := d.proposal()
 	return p.sent, p.unsent
 }
 

@@ -118,7 +118,7 @@ func (d *Draft) Text() string {
 	w.blank()
 	w.line(0, "pipelines:")
 	w.line(1, "- name: "+scalar(d.Name)+"   # in metrics, logs and at the sink; do not change it later")
-	d.Source.write(&w, d.wants(), d.hasNATS())
+	d.writeSource(&w)
 	w.blank()
 	w.comment(2, "When to count events. eager: continue at once while batches are full.")
 	w.line(2, `#schedule: "@every 1s"`)

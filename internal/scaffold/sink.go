@@ -5,6 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/goccy/go-yaml"
+
+	"github.com/outboxrelay/relay/internal/jq"
 )
 
 // namedSink is a sink as the file has it.
@@ -106,6 +110,25 @@ func (d *Draft) writeSink(w *writer, level int, s *namedSink) {
 	default:
 		w.comment(level, "One event a line, as JSON.")
 	}
+}
+
+// ignored are the fields of the events that the sink's program for requests leaves out.
+func (s *namedSink) ignored(uuids bool) (fields []string) {
+	if s.api.text == nil {
+		return nil
+	}
+	var keys struct {
+		Request string `yaml:"request"`
+	}
+	if err := yaml.Unmarshal([]byte(s.api.text(uuids)), &keys); err != nil || keys.Request == "" {
+		return nil
+	}
+	for _, field := range []string{"id", "topic", "key", "headers", "created_at"} {
+		if jq.Ignores(keys.Request, field) {
+			fields = append(fields, field)
+		}
+	}
+	return fields
 }
 
 // hasUUIDs reports whether the ids of the events are uuids.

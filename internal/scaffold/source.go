@@ -1,12 +1,15 @@
 package scaffold
 
 import (
+	"cmp"
 	"strings"
 
 	"github.com/outboxrelay/relay/internal/introspect"
 )
 
-func (s *Source) write(w *writer, wants string, nats bool) {
+// writeSource writes the source.
+func (d *Draft) writeSource(w *writer) {
+	s := &d.Source
 	w.line(2, "source:")
 	w.line(3, "url: ${"+SourceVariable+"}")
 	if !s.IsCustom() {
@@ -35,7 +38,7 @@ func (s *Source) write(w *writer, wants string, nats bool) {
 	w.line(3, "id: "+scalar(s.Table.Key[0]))
 	s.writeCursor(w)
 	s.writeCreated(w)
-	p := propose(s.Driver, s.Table, wants, nats)
+	p := d.proposal()
 	w.comment(3, "What to send: a SELECT that runs once for each batch. {events} stands for the rows of the batch. It returns one row for each event, with the columns id and payload "+
 		"and optionally topic, key, headers and created_at. An event without a row becomes a dead letter: \"not projected\".")
 	for _, note := range append(p.warnings, p.notes...) {
@@ -44,6 +47,9 @@ func (s *Source) write(w *writer, wants string, nats bool) {
 	w.comment(3, "Sent: "+strings.Join(p.sent, ", ")+". Remove what the sink must not see. "+p.later)
 	if p.unsent != nil {
 		w.comment(3, "Not sent, because their names suggest secrets: "+strings.Join(p.unsent, ", ")+".")
+	}
+	for _, one := range d.Unrequested() {
+		w.comment(3, "Not sent by "+cmp.Or(one.Sink, "sink")+".request"+": "+strings.Join(one.What, ", ")+".")
 	}
 	w.line(3, "project: |")
 	w.lines(4, literal(p.sql))
