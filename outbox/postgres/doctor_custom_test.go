@@ -62,6 +62,39 @@ func diagnoseWith(t *testing.T, c postgres.Config) []buffer.Finding {
 	return b.Diagnose(t.Context())
 }
 
+// A time without zone is read as UTC, and now() writes it in the zone of the session.
+func TestDiagnose_TimeWithoutZone(t *testing.T) {
+	t.Parallel()
+	p := newCustomDoctorDB(t)
+	c := customConfig(p.url)
+	const says = "column created_at of table app.contact_activity_events has no time zone and is read as UTC, but the database's is Asia/Tokyo"
+	warning := func() *buffer.Finding { return find(diagnoseWith(t, c), buffer.LevelWarning, "your table", says) }
+	p.exec(`ALTER DATABASE "` + p.conn.Config().Database + `" SET timezone = 'Asia/Tokyo'`)
+	if warning() != nil {
+		t.Error("a warning about a timestamptz")
+	}
+	p.exec("SET timezone = 'Asia/Tokyo'; ALTER TABLE app.contact_activity_events ALTER created_at TYPE timestamp")
+	p.exec("ALTER TABLE app.contact_activity_events ALTER created_at SET DEFAULT now() AT TIME ZONE 'UTC'")
+	if warning() != nil {
+		t.Error("a warning about a default in UTC")
+	}
+	p.exec("ALTER TABLE app.contact_activity_events ALTER created_at SET DEFAULT now(); DELETE FROM app.contact_activity_events")
+	p.exec("INSERT INTO app.contact_activity_events (contact_activity_id) VALUES (1)")
+	found := warning()
+	if found == nil {
+		t.Fatal("no warning")
+	}
+	p.exec(found.Fix)
+	if warning() != nil {
+		t.Error("a warning after the fix")
+	}
+	var age float64
+	check(t, p.conn.QueryRow(t.Context(), "SELECT extract(epoch FROM now() - created_at)::float FROM app.contact_activity_events").Scan(&age))
+	if age < 0 || age > 600 {
+		t.Errorf("the fix makes the age %v s", age)
+	}
+}
+
 func TestDiagnose_CustomTableNothingWrong(t *testing.T) {
 	t.Parallel()
 	p := newCustomDoctorDB(t)

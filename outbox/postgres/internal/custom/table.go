@@ -33,6 +33,8 @@ type Table struct {
 	key, number Column
 	// created is the expression for an event's created_at; the time of the claim if the table has no such column.
 	created string
+	// withoutZone is the column of that time if it is a timestamp without time zone, which is read as UTC; otherwise its Name is "".
+	withoutZone Column
 	// unsent are the columns that the projection drops.
 	unsent []string
 	// row is the expression for the row e as json.
@@ -72,6 +74,7 @@ func New(p Parts, tables *ledger.Tables, facts Facts, c buffer.CustomTable, rela
 	case pg.OIDTimestamptz:
 		inserted = "CASE WHEN isfinite(e." + c.Quoted + ") THEN e." + c.Quoted
 	case pg.OIDTimestamp:
+		t.withoutZone = c
 		inserted = "CASE WHEN isfinite(e." + c.Quoted + ") THEN e." + c.Quoted + " AT TIME ZONE 'UTC'"
 	default:
 		tables.NoAges = true
@@ -102,6 +105,9 @@ const createdAt = "created_at"
 
 // HasAges reports whether a column says when an event was inserted.
 func (t *Table) HasAges() bool { return !t.tables.NoAges }
+
+// WithoutZone returns the column that says when an event was inserted if it is a timestamp without time zone.
+func (t *Table) WithoutZone() (c Column, is bool) { return t.withoutZone, t.withoutZone.Name != "" }
 
 // Unsent are the columns that the projection drops; see [buffer.CustomTable.Unsent].
 func (t *Table) Unsent() []string { return t.unsent }

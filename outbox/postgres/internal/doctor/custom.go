@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -30,14 +31,34 @@ func (d *diagnosis) custom(ctx context.Context, events catalog.Table) {
 		d.uuidKey(ctx, events)
 	}
 	d.triggers(ctx, events)
-	d.ages(events)
+	d.ages(ctx, events)
 	d.projectedRows(ctx, events)
 	d.unsent(events)
 	d.projection(ctx)
 }
 
-// ages adds whether the age of waiting events is known.
-func (d *diagnosis) ages(events catalog.Table) {
+// The zone is that of a session that sets none. It may be that of UTC for half of the year.
+const zoneSQL = `
+SELECT z.name,
+       (SELECT bool_or(t AT TIME ZONE z.name <> t AT TIME ZONE 'UTC') FROM unnest(ARRAY[timestamptz '2026-01-01', timestamptz '2026-07-01']) t)::text,
+       coalesce((SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
+                 WHERE d.adrelid = $1::regclass AND a.attname = $2), '')
+FROM (SELECT reset_val AS name FROM pg_settings WHERE name = 'TimeZone') z`
+
+// inUTC matches a default value that does not depend on the session's time zone.
+var inUTC = regexp.MustCompile(`(?i)(at time zone|timezone\() ?'utc'`)
+
+// ages adds whether the age of waiting events is known, and right.
+func (d *diagnosis) ages(ctx context.Context, events catalog.Table) {
+	if c, is := d.state.Custom.WithoutZone(); is {
+		d.query(ctx, aboutCustom, zoneSQL, func(v []string) {
+			if zone := v[0]; v[1] == "true" && !inUTC.MatchString(v[2]) {
+				d.warn(aboutCustom, "column "+c.Quoted+" of table "+events.Quoted+" has no time zone and is read as UTC, but the database's is "+zone+
+					": if rows hold local time, as now() writes it, the age of waiting events is wrong",
+					"ALTER TABLE "+events.Quoted+" ALTER COLUMN "+c.Quoted+" TYPE timestamptz USING "+c.Quoted+" AT TIME ZONE "+pg.Literal(zone)+" -- or 'UTC', if they hold UTC")
+			}
+		}, events.Quoted, c.Name)
+	}
 	if !d.state.Custom.HasAges() {
 		d.warn(aboutCustom, "no column of table "+events.Quoted+" says when a row was inserted: the age of waiting events is unknown, and relay_oldest_pending_seconds is absent",
 			"name a timestamptz column as source.created_at, or: ALTER TABLE "+events.Quoted+" ADD COLUMN created_at timestamptz DEFAULT now()")
