@@ -263,7 +263,7 @@ func validateDraft(d *scaffold.Draft, text string) (*config.Config, error) {
 }
 
 func errExists(path string) error {
-	return usage("file %s exists; expected another file (-o), or --force to overwrite it", path)
+	return usage("file %s exists; expected another file (-o), or --force to overwrite it; to add a pipeline to it, write another file and move the entry over", path)
 }
 
 func writeNewFile(path, text string, force bool) (err error) {
@@ -315,6 +315,7 @@ func nextSteps(d *scaffold.Draft, catalog *introspect.Database, sink string, cus
 	file := d.FileArgument()
 	fmt.Fprintf(&b, "\nThen:\n\n  relay migrate -c %s   # %s\n  relay preview -c %s   # see what the next events would send\n  relay run -c %s       # send\n",
 		file, create, file, file)
+	fmt.Fprintf(&b, "\nThe end of %s says how to add another table.\n", d.File)
 	return b.String()
 }
 

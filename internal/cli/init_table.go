@@ -45,7 +45,11 @@ func (a *app) askTable(q *questions, f *initFlags, d *scaffold.Draft, catalog *i
 		case t == nil && name != defaultTable:
 			return unknownTable(catalog, offers, name)
 		case t != nil && t.Unsuitable() != "" && t.Kind() != introspect.Relay && f.preset == "":
-			return usage("table %s cannot hold events: %s", name, t.Unsuitable())
+			hint := ""
+			if add := scaffold.AddUnique(d.Source.Driver, t); add != "" {
+				hint = "; if " + t.Identifying().Name + " alone identifies a row, add a constraint and run init again > " + add
+			}
+			return usage("table %s cannot hold events: %s%s", name, t.Unsuitable(), hint)
 		}
 		s := scaffold.Source{Driver: d.Source.Driver, URL: d.Source.URL, Name: name, Table: t, Preset: f.preset}
 		if t != nil {

@@ -174,6 +174,73 @@ func TestInit_TableInPath(t *testing.T) {
 	}
 }
 
+// A table whose primary key has two columns works with a unique one of them, and init says how.
+func TestInit_CompositeKey(t *testing.T) {
+	t.Parallel()
+	db := newAppDatabase(t, false)
+	db.exec(`CREATE TABLE item_events (tenant int, id bigint GENERATED ALWAYS AS IDENTITY, name text, created_at timestamptz DEFAULT now(), PRIMARY KEY (tenant, id));
+		CREATE TABLE parts (id bigint GENERATED ALWAYS AS IDENTITY, day date, PRIMARY KEY (id, day)) PARTITION BY RANGE (day)`)
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	initialize := func(table string) result {
+		t.Helper()
+		return do(t, nil, "init", "--source", db.url, "--table", table, "--sink", "stdout:", "-o", path)
+	}
+	parts := initialize("parts")
+	parts.want(t, 2, "", "its primary key has 2 columns; expected an integer or a uuid\n")
+	refused := initialize("item_events")
+	refused.want(t, 2, "", "; if id alone identifies a row, add a constraint and run init again > ALTER TABLE item_events ADD UNIQUE (id)\n")
+	_, fix, _ := strings.Cut(refused.stderr, "> ")
+	db.exec(fix)
+	wrote := initialize("item_events")
+	wrote.want(t, 0, "Wrote ", "")
+	for _, step := range steps(wrote.stdout) {
+		db.exec(step)
+	}
+	do(t, db.env, "migrate", "-c", path).want(t, 0, "applied", "")
+	db.exec("INSERT INTO item_events (tenant, name) VALUES (7, 'ann')")
+	quiet(t, path)
+	do(t, db.env, "doctor", "-c", path).want(t, 0, "\n0 problems, ", "")
+	r := start(t, db.env, "run", "-c", path)
+	testserver.Eventually(t, func() error {
+		if out := r.stdout.String(); !strings.Contains(out, `"name":"ann"`) && !strings.Contains(out, `"name": "ann"`) {
+			return fmt.Errorf("what arrived is %q", out)
+		}
+		return nil
+	})
+	r.signal(syscall.SIGTERM)
+	r.exit()
+}
+
+// The entry of a second file, moved to the end of the first, is a second pipeline.
+func TestInit_SecondPipeline(t *testing.T) {
+	t.Parallel()
+	db := newAppDatabase(t, true)
+	db.exec("CREATE TABLE item_events (id INTEGER PRIMARY KEY AUTOINCREMENT, n INTEGER, created_at TEXT, group_id TEXT)")
+	folder := t.TempDir()
+	first, second := filepath.Join(folder, "relay.yaml"), filepath.Join(folder, "more.yaml")
+	do(t, nil, "init", "--source", db.url, "--table", "outbox_events", "--sink", "stdout:", "-o", first).
+		want(t, 0, "\nThe end of "+first+" says how to add another table.\n", "")
+	do(t, nil, "init", "--source", db.url, "--table", "item_events", "--sink", "stdout:", "-o", first).
+		want(t, 2, "", "; to add a pipeline to it, write another file and move the entry over\n")
+	do(t, nil, "init", "--source", db.url, "--table", "item_events", "--sink", "stdout:", "-o", second).want(t, 0, "Wrote ", "")
+	var parts [2][]byte
+	for i, path := range []string{first, second} {
+		var err error
+		if parts[i], err = os.ReadFile(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+	_, entry, _ := strings.Cut(string(parts[1]), "pipelines:\n")
+	entry = strings.ReplaceAll(entry, "RELAY_SINK_URL", "RELAY_ITEMS_SINK_URL")
+	if err := os.WriteFile(first, append(parts[0], entry...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	env := append(initEnv(db.url, "stdout:"), "RELAY_ITEMS_SINK_URL=file://"+folder+"/items.ndjson")
+	got := do(t, env, "check", "-c", first)
+	got.want(t, 0, "ok  events: ", "")
+	got.want(t, 0, "ok  item_events: ", "")
+}
+
 // What a request program of the API leaves out is listed, in the file too, and check warns of the headers.
 func TestInit_Unrequested(t *testing.T) {
 	t.Parallel()

@@ -33,8 +33,10 @@ type Table struct {
 	// Schema is "" on SQLite.
 	Schema, Name string
 	Columns      []Column
-	// Key has the columns of the primary key.
+	// Key has the columns of the primary key; of several that are not suitable, a unique column instead, see [Table.Identifying].
 	Key []string
+	// IsPartitioned reports whether the rows are in partitions, so that no column but the partition key can be unique. Always false on SQLite.
+	IsPartitioned bool
 	// Refs are the foreign keys of one column, in the order of the columns, and then the inferred ones.
 	Refs []Ref
 	// ReferredBy names the tables that have a foreign key to this one.
@@ -92,6 +94,9 @@ func Open(ctx context.Context, driver, url string) (*Database, error) {
 		return nil, fmt.Errorf("reading the database's catalog: %w", err)
 	}
 	d.Driver = driver
+	for _, t := range d.Tables {
+		t.useUnique()
+	}
 	for _, t := range d.Tables {
 		d.inferForeignKeys(t)
 	}

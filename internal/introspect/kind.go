@@ -100,6 +100,28 @@ func (t *Table) unsuitableKey() string {
 	return fmt.Sprintf("its primary key %s is %s; expected %s", key.Name, key.Type, expected)
 }
 
+// Identifying returns a column that identifies a row, or would if it were unique, of a table whose primary key has several columns: id, or
+// one that the database generates. It returns nil if there is none.
+func (t *Table) Identifying() (found *Column) {
+	if len(t.Key) < 2 || t.Schema == "" || t.IsPartitioned {
+		return nil
+	}
+	for i := range t.Columns {
+		c := &t.Columns[i]
+		if c.NotNull && (c.Integer() || c.Type == "uuid") && (c.Name == "id" || c.Generated && found == nil) {
+			found = c
+		}
+	}
+	return found
+}
+
+// useUnique takes a unique column for the key in the place of several columns, because the relay can.
+func (t *Table) useUnique() {
+	if c := t.Identifying(); c != nil && c.Unique {
+		t.Key = []string{c.Name}
+	}
+}
+
 // Integer reports whether the column is an integer.
 func (c *Column) Integer() bool {
 	return slices.Contains([]string{"bigint", "integer", "smallint", "int"}, c.Type)

@@ -18,7 +18,7 @@ SELECT current_user::text, has_database_privilege(current_database(), 'CREATE')`
 
 // Partitions are left out; their table is listed.
 const tablesSQL = `
-SELECT c.oid, n.nspname::text, c.relname::text,
+SELECT c.oid, n.nspname::text, c.relname::text, c.relkind = 'p',
        array_remove(ARRAY[
            CASE WHEN NOT has_table_privilege(c.oid, 'SELECT') THEN 'SELECT' END,
            CASE WHEN NOT has_table_privilege(c.oid, 'UPDATE') THEN 'UPDATE' END,
@@ -99,7 +99,7 @@ func (d *Database) readPostgres(ctx context.Context, tx pgx.Tx) error {
 	tables, oids := map[uint32]*Table{}, []uint32{}
 	var (
 		schema, name, to string
-		canCreate        bool
+		canCreate, parts bool
 		missing          []string
 		oid, toOID       uint32
 		at, columns      int
@@ -111,8 +111,8 @@ func (d *Database) readPostgres(ctx context.Context, tx pgx.Tx) error {
 		do   func()
 	}{
 		{schemasSQL, []any{&schema, &canCreate}, func() { d.Schemas[schema] = canCreate }},
-		{tablesSQL, []any{&oid, &schema, &name, &missing}, func() {
-			t := &Table{Schema: schema, Name: name, MissingPrivileges: missing}
+		{tablesSQL, []any{&oid, &schema, &name, &parts, &missing}, func() {
+			t := &Table{Schema: schema, Name: name, IsPartitioned: parts, MissingPrivileges: missing}
 			tables[oid], oids, missing = t, append(oids, oid), nil
 			d.Tables = append(d.Tables, t)
 		}},

@@ -135,6 +135,12 @@ func (d *Draft) Text() string {
 	w.blank()
 	w.comment(2, "Delivered events are deleted. An archive keeps copies, in a table that `relay migrate` creates:")
 	w.line(2, "#archive: {table: outbox_archive}")
+	w.blank()
+	w.comment(1, "One process runs all pipelines of this list. For another table, let `relay init -o more.yaml` write a second file, move its entry here, "+
+		"and give variables whose values differ names of their own:")
+	w.line(1, "#- name: invoices")
+	w.line(1, "#  source: {url: \"${"+SourceVariable+"}\", table: invoice_events}")
+	w.line(1, "#  sink: {url: \"${RELAY_INVOICES_SINK_URL}\"}")
 	return w.String()
 }
 
