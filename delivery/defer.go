@@ -28,7 +28,7 @@ func (w *Worker) deferUnavailable(l *buffer.Lease) []buffer.Outcome {
 	}
 	if err := w.refusals.pausedSince(l); err != nil {
 		o := w.deferred(l, nil, "")
-		o.Error = "deferred: the sink refuses every event: " + err.Error()
+		o.Error = "deferred: the sink has accepted nothing since this refusal: " + err.Error()
 		return []buffer.Outcome{o}
 	}
 	if w.addresser == nil || len(l.Events) == 0 || !w.breakers.any() {

@@ -310,7 +310,18 @@ func (d *refusals) err() error {
 	if !d.refusing {
 		return nil
 	}
+	if !d.several {
+		return fmt.Errorf("the sink refuses the events of one batch and has accepted no other since, %d refusals in a row, the last: %w", d.row, d.last)
+	}
 	return fmt.Errorf("the sink refuses every event, %d refusals in a row, the last: %w", d.row, d.last)
+}
+
+// ofOneBatch reports whether all that was refused since the last success was a part of one batch, as after the replay of bad events. Then
+// nobody knows whether the sink accepts others.
+func (d *refusals) ofOneBatch() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !d.several
 }
 
 // projectionFailed notes that the projection rejects each event of a batch. It may be wrong for all events.

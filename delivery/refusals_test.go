@@ -135,6 +135,35 @@ func (l *ledger) wait() {
 	<-time.After(time.Until(due))
 }
 
+// What is said of the sink is true: that it refuses the events of one batch, as after the replay of bad events, or every event.
+func TestRefusal_Words(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		batches [][]int64
+		want    string
+	}{
+		"OneBatch": {[][]int64{{1, 2}}, "the sink refuses the events of one batch and has accepted no other since"},
+		"Several":  {[][]int64{{1, 2}, {3, 4}, {5, 6}}, "the sink refuses every event"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				l := newLedger(nil, func(ids []int64) error { return sink.Permanent(errBad) })
+				for _, ids := range c.batches {
+					l.put(ids...)
+				}
+				for l.Refusal() == nil {
+					l.drain(t)
+					l.wait()
+				}
+				if got, log := l.Refusal().Error(), l.log.String(); !strings.Contains(got, c.want) || !strings.Contains(log, strings.TrimPrefix(c.want, "the ")) {
+					t.Errorf("%s; the log is\n%s", got, log)
+				}
+			})
+		})
+	}
+}
+
 func refusesAll([]int64) error { return sink.Permanent(errBad) }
 
 // The bad events of a batch that is refused as a whole are found in at most 2*ceil(log2(batch))+1 requests each, all

@@ -140,7 +140,7 @@ func each(errs ...error) error {
 // Readiness depends on progress: a batch that is only put back is none.
 func TestHealth_Stalled(t *testing.T) {
 	t.Parallel()
-	const stalled, nothingThrough, refusing = "stalled: events wait", "sends in a row delivered nothing", "refusing: the sink refuses every event"
+	const stalled, nothingThrough, refusing = "stalled: events wait", "sends in a row delivered nothing", "refusing: the sink refuses"
 	down, marked := sink.Unavailable(errTest), three()
 	marked.Delivered = []int64{1, 2, 3}
 	for name, c := range map[string]struct {
