@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,8 +18,8 @@ import (
 const (
 	// healthTimeout is shorter than the 5 s that process managers usually allow.
 	healthTimeout = 4 * time.Second
-	// healthLimit is how much of a response is printed.
-	healthLimit = 4 << 10
+	// healthLimit is how much of a response is read.
+	healthLimit = 1 << 20
 )
 
 func (a *app) healthCommand() *cobra.Command {
@@ -28,7 +29,8 @@ func (a *app) healthCommand() *cobra.Command {
 		Short: "Ask a running relay whether it works, for health checks of containers",
 		Long: `Health asks the admin endpoint (admin.listen) of the relay that runs on this machine
 with this configuration, and exits with 0 if it works. With --ready every pipeline must
-also reach its database and its sink. Do not restart a relay that is not ready: a
+also reach its database and its sink; what is not ready is printed, one a line, with
+the reason if admin.token is set. Do not restart a relay that is not ready: a
 restart does not repair a sink.`,
 		Example: "  relay health -c relay.yaml\n  relay health -c relay.yaml --ready",
 	}, func(c *cobra.Command, cfg *config.Config) error {
@@ -70,9 +72,56 @@ func (a *app) health(ctx context.Context, admin config.Admin, path string) (err 
 	if err != nil {
 		return err
 	}
+	if ready, known := readinessOf(body); known {
+		a.failed = !ready.Ready
+		_, err = io.WriteString(a.stdout, a.redact(ready.text()))
+		return err
+	}
 	if response.StatusCode != http.StatusOK {
 		return fmt.Errorf("GET http://%s%s: %s: %s", admin.Listen, path, response.Status, strings.TrimSpace(string(body)))
 	}
 	_, err = a.stdout.Write(body)
 	return err
+}
+
+// readiness is the answer of /readyz.
+type readiness struct {
+	Ready     bool
+	Pipelines []struct {
+		readyState
+		Sinks []readyState
+	}
+}
+
+type readyState struct {
+	Name, Class, Reason string
+	Ready               bool
+}
+
+// readinessOf reports false if the text is not an answer of /readyz.
+func readinessOf(body []byte) (r readiness, known bool) {
+	err := json.Unmarshal(body, &r)
+	return r, err == nil && r.Pipelines != nil
+}
+
+// text has a line for each pipeline, and one for each of several sinks.
+func (r readiness) text() string {
+	var b strings.Builder
+	for _, p := range r.Pipelines {
+		b.WriteString(p.text(p.Name))
+		for _, s := range p.Sinks {
+			b.WriteString(s.text(p.Name + "/" + s.Name))
+		}
+	}
+	return b.String()
+}
+
+func (s readyState) text(name string) string {
+	switch {
+	case s.Ready:
+		return name + ": ready\n"
+	case s.Reason == "":
+		return name + ": not ready: " + s.Class + "\n"
+	}
+	return name + ": not ready: " + oneLine(s.Reason) + "\n" // it begins with the class
 }

@@ -38,16 +38,35 @@ func TestHealth(t *testing.T) {
 	r := start(t, nil, "run", "-c", working)
 	r.waitForLog("admin endpoint listening")
 	do(t, nil, "health", "-c", working).want(t, 0, "ok\n", "")
-	ready(working, 0, `"ready": true`)
+	ready(working, 0, "orders: ready\n")
 	r.signal(syscall.SIGTERM)
 	r.exit()
 
 	r = start(t, nil, "run", "-c", broken)
 	r.waitForLog("admin endpoint listening")
+	ready(broken, 1, "orders: not ready: sink: ")
 	ready(broken, 1, away)
 	do(t, nil, "health", "-c", broken).want(t, 0, "ok\n", "")
 	r.signal(syscall.SIGTERM)
 	r.exit()
+}
+
+// Each pipeline has a line, and each of several sinks: with the reason for those who have the token.
+func TestHealth_Lines(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, `{"ready": false, "pipelines": [{"name": "orders", "ready": true}, {"name": "shop", "ready": false, "class": "refusing",
+			"reason": "refusing: the sink refuses\nevery event", "sinks": [{"name": "stream", "ready": true}, {"name": "crm", "ready": false, "class": "sink"}]}]}`)
+	}))
+	t.Cleanup(server.Close)
+	at := strings.TrimPrefix(server.URL, "http://")
+	file := write(t, strings.Replace(onePipeline("orders", "postgres://app@db/app", "stdout:"), `{listen: ""}`, `{listen: "`+at+`"}`, 1))
+	got := do(t, nil, "health", "--ready", "-c", file)
+	const want = "orders: ready\nshop: not ready: refusing: the sink refuses every event\nshop/stream: ready\nshop/crm: not ready: sink\n"
+	if got.code != 1 || got.stdout != want || got.stderr != "" {
+		t.Errorf("exit status %d: %s%s; want 1: %s", got.code, got.stdout, got.stderr, want)
+	}
 }
 
 // Another server has the address, and answers 101: no context ends a read of what follows.
