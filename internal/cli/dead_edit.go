@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/internal/scaffold"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
@@ -41,14 +42,13 @@ func (a *app) editAndReplay(ctx context.Context, all []deadLetters, f *deadFlags
 	old := e.event.Payload
 	if e.event.Row != nil {
 		old = e.event.Row
-		a.printErr("This is the row that a replay inserts into the table. The projection makes the payload of it.")
 	}
 	var before, compactOld bytes.Buffer
 	if !utf8.Valid(old) || json.Indent(&before, old, "", "  ") != nil || json.Compact(&compactOld, old) != nil {
 		return fmt.Errorf("event %s: the payload is not JSON text, which --edit needs; change the column payload of outbox_dead_letters by SQL, then > %s",
 			e.event.Identity(), e.replayCommand(a))
 	}
-	path, err := writeTemp(e.event.Identity(), append(before.Bytes(), '\n'))
+	path, err := writeTemp(e.event.Identity(), []byte(a.editHeader(e, f.yes)+before.String()+"\n"))
 	if err != nil {
 		return err
 	}
@@ -56,6 +56,7 @@ func (a *app) editAndReplay(ctx context.Context, all []deadLetters, f *deadFlags
 	if err != nil {
 		return errors.Join(fmt.Errorf("%w; nothing was changed", err), os.Remove(path))
 	}
+	written = withoutHeader(written)
 	if len(bytes.TrimSpace(written)) == 0 {
 		a.printErr("the file is empty; nothing was replayed")
 		return os.Remove(path)
@@ -97,6 +98,48 @@ func (a *app) editAndReplay(ctx context.Context, all []deadLetters, f *deadFlags
 		return errors.Join(err, fmt.Errorf("event %s was changed, but not replayed > %s", e.event.Identity(), e.replayCommand(a)))
 	}
 	return nil
+}
+
+// editHeader says above the text what it is, what happens with it, and how to cancel.
+func (a *app) editHeader(e *edited, yes bool) string {
+	what, then := "the payload", "the event is replayed with it"
+	if e.event.Row != nil {
+		what, then = "the row", "a replay inserts it into the table again, and the projection makes the payload of it"
+	}
+	if !yes {
+		then = "relay shows what changed and asks; with a yes " + then
+	}
+	var b strings.Builder
+	for _, text := range []string{
+		fmt.Sprintf("This is %s of event %s of pipeline %s, a dead letter because of:", what, e.event.Identity(), e.pipeline),
+		cut(printable(oneLine(a.redact(e.event.Error))), 300),
+		"Correct it, save and quit: " + then + ".",
+		"To cancel, quit without a change. Lines with # above it are ignored.",
+	} {
+		for _, line := range scaffold.Wrap(text, 78) {
+			b.WriteString(strings.TrimRight("# "+line, " ") + "\n")
+		}
+	}
+	return b.String()
+}
+
+// withoutHeader blanks the lines that begin with # above the text, so that places in it stay the same.
+func withoutHeader(written []byte) []byte {
+	text := slices.Clone(written)
+	for at := 0; at < len(text); {
+		line := text[at:]
+		if end := bytes.IndexByte(line, '\n'); end >= 0 {
+			line = line[:end]
+		}
+		if trimmed := bytes.TrimSpace(line); len(trimmed) > 0 && trimmed[0] != '#' {
+			break
+		}
+		for i := range line {
+			line[i] = ' '
+		}
+		at += len(line) + 1
+	}
+	return text
 }
 
 // oneEdited returns the event that is selected. It rejects a selection of none or several.

@@ -38,9 +38,10 @@ func TestDeadEdit(t *testing.T) {
 		}{
 			{"true", "--id 17", 0, "", "not changed; nothing was replayed\n", 0},
 			{"sed -i 's/^ *//'", "--id 17", 0, "", "not changed; nothing was replayed\n", 0},
+			{"sed -i /^[^#]/d", "--id 17", 0, "", "the file is empty; nothing was replayed\n", 0},
 			{"cp /dev/null", "--id 17", 0, "", "the file is empty; nothing was replayed\n", 0},
 			{"false", "--id 17", 1, "", `relay: the editor "false" failed: exit status 1; nothing was changed`, 0},
-			{"sed -i 's/1e2/1e2x/'", "--id 17", 1, "", ".json:5:8: invalid character 'x' after array element; expected JSON; nothing was changed; the text is kept in ", 1},
+			{"sed -i 's/1e2/1e2x/'", "--id 17", 1, "", ".json:9:8: invalid character 'x' after array element; expected JSON; nothing was changed; the text is kept in ", 1},
 			{`printf '"\377"' >`, "--id 17", 1, "", ".json:1:2: the text is not UTF-8; expected JSON", 1},
 			{"sed -i 's/$/ 1/'", "--id 17 --dry-run", 2, "", "--edit is used together with --dry-run", 0},
 			{"true", "--all", 2, "", "2 events match; expected one for --edit, like --pipeline p --id 17", 0},
@@ -65,6 +66,19 @@ func TestDeadEdit(t *testing.T) {
 		r.want(t, 0, "p: replayed 1 dead letter\n", "-   \"z\": 12345678901234567890.10,\n+   \"z\": 12345678901234567890.20,\n")
 		if len(left) > 0 || db.count(sixteen) != 1 {
 			t.Errorf("left are %q, and %d events have the new payload", left, db.count(sixteen))
+		}
+
+		// The file says what it is, and what happens.
+		shown, _ := editing(t, "cat", path, "--id", "18")
+		shown.want(t, 0, "", `# This is the payload of event 18 of pipeline p, a dead letter because of:
+# b
+# Correct it, save and quit: the event is replayed with it.
+# To cancel, quit without a change. Lines with # above it are ignored.
+`)
+		for line := range strings.Lines(shown.stderr) {
+			if len(line) > 82 {
+				t.Errorf("a line is too long: %s", line)
+			}
 		}
 
 		// While it is edited it is discarded.
@@ -108,10 +122,11 @@ func TestDeadEdit_Row(t *testing.T) {
 		}
 		r, left := editing(t, "sed -i 's/5/6/'", path, "--all")
 		r.want(t, 1, "", "relay: the row's id is 6; expected 5, because an event keeps its identity; nothing was changed; the text is kept in ")
-		r.want(t, 1, "", "This is the row that a replay inserts into the table.")
 		if len(left) != 1 {
 			t.Errorf("left are %q", left)
 		}
+		shown, _ := editing(t, "cat", path, "--all")
+		shown.want(t, 0, "", "# This is the row of event 5 of pipeline p, a dead letter because of:\n# refused\n# Correct it, save and quit: a replay inserts it into the table again, and the\n")
 		r, _ = editing(t, "echo '[]' >", path, "--all")
 		r.want(t, 1, "", "relay: the row is not a JSON object; nothing was changed")
 		if db.file == nil {
