@@ -171,6 +171,19 @@ func testPrivileges(t *testing.T, programs string) {
 	term.must("relay migrate -c owner.yaml")
 	psql("OWNER", grants)
 
+	// The file as it is serves roles of other names.
+	server.query(t, `CREATE ROLE "my-relay"`)
+	server.query(t, `CREATE ROLE "Web App"`)
+	term.must(`psql "$OWNER" -q -v ON_ERROR_STOP=1 -v relay=my-relay -v app='Web App' -f '` + absolute(t, "deploy/postgres/grants.sql") + "'")
+	for role, may := range map[string]string{"my-relay": "true true true true true", "Web App": "true false true false false"} {
+		got := psql("OWNER", fmt.Sprintf(`SELECT concat_ws(' ', has_table_privilege(r, 'outbox_events', 'INSERT'), has_table_privilege(r, 'outbox_events', 'DELETE'),
+			has_column_privilege(r, 'outbox_events', 'id', 'SELECT'), has_table_privilege(r, 'outbox_archive', 'INSERT'), has_table_privilege(r, 'outbox_batches', 'UPDATE'))
+			FROM (SELECT '%s'::name AS r) x`, role))
+		if got = strings.NewReplacer("t", "true", "f", "false").Replace(got); got != may {
+			t.Errorf("role %s has the privileges %s, want %s", role, got, may)
+		}
+	}
+
 	// An event without a key has no address in keyed.yaml and is buried, because the other one is accepted.
 	psql("SHOP", "INSERT INTO outbox_events (topic, key, payload) VALUES ('orders.created', NULL, '{}'), ('orders.created', 'k', '{}') RETURNING id")
 	keyed := term.start("relay", "run", "-c", "keyed.yaml")

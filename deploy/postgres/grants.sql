@@ -1,11 +1,17 @@
--- Run this as outbox_owner after relay migrate. shop is the application's role.
-GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_events, outbox_batches, outbox_dead_letters, outbox_buffers, outbox_rates, outbox_sinks, outbox_relays TO outbox_relay;
-GRANT USAGE ON SEQUENCE outbox_events_id_seq, outbox_numbers TO outbox_relay;
-DO $$ BEGIN
-  IF to_regclass('outbox_archive') IS NOT NULL THEN -- the name under archive in relay.yaml
-    GRANT SELECT, INSERT ON outbox_archive TO outbox_relay;
-  END IF;
-END $$;
-
-GRANT INSERT ON outbox_events TO shop;
-GRANT SELECT (id) ON outbox_events TO shop; -- for Rails and Django only, which read back the id they inserted
+-- Run this with psql as outbox_owner after relay migrate. For roles of other names:
+-- psql -v relay=outbox_relay -v app=shop -f grants.sql
+\if :{?relay}
+\else
+  \set relay outbox_relay
+\endif
+\if :{?app}
+\else
+  \set app shop
+\endif
+GRANT SELECT, INSERT, UPDATE, DELETE ON outbox_events, outbox_batches, outbox_dead_letters, outbox_buffers, outbox_rates, outbox_sinks, outbox_relays TO :"relay";
+GRANT USAGE ON SEQUENCE outbox_events_id_seq, outbox_numbers TO :"relay";
+SELECT format('GRANT SELECT, INSERT ON outbox_archive TO %I', :'relay')
+WHERE to_regclass('outbox_archive') IS NOT NULL \gexec
+-- The application. Rails and Django read back the id they inserted; others do not need the SELECT.
+GRANT INSERT ON outbox_events TO :"app";
+GRANT SELECT (id) ON outbox_events TO :"app";
