@@ -87,6 +87,27 @@ var trustMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestProjection_Planted",
 	},
 	{
+		name: "a name with its schema is taken for one function",
+		file: "outbox/postgres/internal/custom/calls.go",
+		old:  "CASE WHEN overloads THEN '' ELSE",
+		new:  "CASE WHEN false THEN '' ELSE",
+		pkg:  "./outbox/postgres", test: "TestProjection_Overloaded",
+	},
+	{
+		name: "an overload is looked for only in the search path",
+		file: "outbox/postgres/internal/custom/calls.go",
+		old:  "WHERE (overloads OR shadows)",
+		new:  "WHERE shadows",
+		pkg:  "./outbox/postgres", test: "TestProjection_Overloaded",
+	},
+	{
+		name: "a function with the name of a type is taken for the cast",
+		file: "outbox/postgres/internal/custom/calls.go",
+		old:  "OR EXISTS (SELECT FROM pg_type other WHERE other.typname = p.proname AND",
+		new:  "OR EXISTS (SELECT FROM pg_type other WHERE false AND",
+		pkg:  "./outbox/postgres", test: "TestProjection_Overloaded",
+	},
+	{
 		name: "nobody is told that a projection may call what others made",
 		file: "outbox/postgres/internal/doctor/searchpath.go",
 		old:  "|| unknown == nil",

@@ -17,9 +17,10 @@ const (
 	viewHead = "CREATE TEMPORARY VIEW relay_projection AS SELECT 1 AS one FROM (\n"
 	viewTail = "\n) projected"
 
-	// An object that has a name of its own was meant. Only those are looked for that share their name with another owner's, which the search path
-	// or pg_catalog has, too. Trusted are superusers, the relay's role and those that it is a member of, and the owners of database, event table
-	// and its schema. The policies of a table, and the checks of a domain, run with the relay's rights as well.
+	// An object that has a name of its own was meant. Only those are looked for that share their name with another owner's, in the search path, in
+	// pg_catalog, or in their own schema: there one name may mean several functions or operators, or a function and a type. Trusted are superusers, the
+	// relay's role and those that it is a member of, and the owners of database, event table and its schema. The policies of a table, and the checks of
+	// a domain, run with the relay's rights as well.
 	callsSQL = `
 WITH trusted AS (
   SELECT r.oid FROM pg_roles r, pg_roles me
@@ -30,22 +31,26 @@ WITH trusted AS (
   SELECT oid FROM pg_namespace WHERE nspname = ANY (current_setting('relay.searched')::name[])
 ), called AS (
   SELECT pg_describe_object(d.refclassid, d.refobjid, 0) AS object, coalesce(p.proowner, o.oprowner, v.relowner, y.typowner) AS owner,
-         coalesce(p.pronamespace, o.oprnamespace, v.relnamespace, y.typnamespace) AS schema, coalesce(p.proname, v.relname, y.typname) AS name
+         coalesce(p.pronamespace, o.oprnamespace, v.relnamespace, y.typnamespace) AS schema, coalesce(p.proname, v.relname, y.typname) AS name,
+         EXISTS (SELECT FROM pg_proc other WHERE other.proname = p.proname AND other.proowner <> p.proowner AND other.pronamespace = p.pronamespace)
+         OR EXISTS (SELECT FROM pg_type other WHERE other.typname = p.proname AND other.typowner <> p.proowner AND other.typnamespace = p.pronamespace)
+         OR EXISTS (SELECT FROM pg_operator other WHERE other.oprname = o.oprname AND other.oprowner <> o.oprowner AND other.oprnamespace = o.oprnamespace) AS overloads,
+         EXISTS (SELECT FROM pg_proc other WHERE other.proname = p.proname AND other.proowner <> p.proowner AND other.pronamespace IN (SELECT oid FROM searched))
+         OR EXISTS (SELECT FROM pg_operator other WHERE other.oprname = o.oprname AND other.oprowner <> o.oprowner AND other.oprnamespace IN (SELECT oid FROM searched))
+         OR EXISTS (SELECT FROM pg_class other WHERE other.relname = v.relname AND other.relowner <> v.relowner AND other.relkind IN ('r', 'p', 'v', 'm', 'f')
+                      AND other.relnamespace IN (SELECT oid FROM searched))
+         OR EXISTS (SELECT FROM pg_type other WHERE other.typname IN (p.proname, y.typname) AND other.typowner <> coalesce(p.proowner, y.typowner)
+                      AND other.typnamespace IN (SELECT oid FROM searched)) AS shadows
   FROM pg_rewrite r JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
        LEFT JOIN pg_proc p ON d.refclassid = 'pg_proc'::regclass AND p.oid = d.refobjid
        LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
        LEFT JOIN pg_class v ON d.refclassid = 'pg_class'::regclass AND v.oid = d.refobjid
        LEFT JOIN pg_type y ON d.refclassid = 'pg_type'::regclass AND y.oid = d.refobjid
-  WHERE r.ev_class = 'pg_temp.relay_projection'::regclass AND (
-    EXISTS (SELECT FROM pg_proc other WHERE other.proname = p.proname AND other.proowner <> p.proowner AND other.pronamespace IN (SELECT oid FROM searched))
-    OR EXISTS (SELECT FROM pg_operator other WHERE other.oprname = o.oprname AND other.oprowner <> o.oprowner AND other.oprnamespace IN (SELECT oid FROM searched))
-    OR EXISTS (SELECT FROM pg_class other WHERE other.relname = v.relname AND other.relowner <> v.relowner AND other.relkind IN ('r', 'p', 'v', 'm', 'f')
-                 AND other.relnamespace IN (SELECT oid FROM searched))
-    OR EXISTS (SELECT FROM pg_type other WHERE other.typname = y.typname AND other.typowner <> y.typowner AND other.typnamespace IN (SELECT oid FROM searched)))
+  WHERE r.ev_class = 'pg_temp.relay_projection'::regclass
 )
-SELECT DISTINCT object, quote_ident(pg_get_userbyid(owner)), nspname, coalesce(name, '')
+SELECT DISTINCT object, quote_ident(pg_get_userbyid(owner)), nspname, CASE WHEN overloads THEN '' ELSE coalesce(name, '') END, overloads::text
 FROM called JOIN pg_namespace n ON n.oid = schema
-WHERE owner NOT IN (SELECT oid FROM trusted)
+WHERE (overloads OR shadows) AND owner NOT IN (SELECT oid FROM trusted)
   AND NOT (owner = nspowner AND n.oid = (SELECT relnamespace FROM pg_class WHERE oid = $1::regclass))
 ORDER BY 1`
 
@@ -56,7 +61,7 @@ ORDER BY 1`
 // checkCalls adds the functions, operators and views of other roles that a projection would run, and returns why nobody knows them: the role may
 // make no temporary view.
 func checkCalls(ctx context.Context, db *pg.DB, project, table string, missing *catalog.Findings) (unknown, err error) {
-	var found [][4]string
+	var found [][5]string
 	for _, text := range []string{projection.Trim(project), project} { // Trim does not know the quotes of PostgreSQL alone
 		for range 2 { // two that have one character between them
 			text = parameter.ReplaceAllString(text, "${1}NULL::pg_catalog.uuid${2}")
@@ -81,13 +86,17 @@ func checkCalls(ctx context.Context, db *pg.DB, project, table string, missing *
 		if names(project, f[2], f[3]) {
 			continue
 		}
-		missing.Add("source.project would run "+f[0]+", which belongs to "+f[1]+" and has the name of another owner's, with the relay's rights",
-			"name what is meant with its schema, such as pg_catalog.to_jsonb, or make the owner of the event table its owner; and see that "+f[1]+" may create nothing in the search path")
+		fix := "name what is meant with its schema, such as pg_catalog.to_jsonb, or make the owner of the event table its owner; and see that " + f[1] + " may create nothing in the search path"
+		if f[4] == "true" {
+			fix = "drop it, or make the owner of the event table its owner if it is meant; and see that " + f[1] + " may create nothing in schema " + pg.Quote(f[2])
+		}
+		missing.Add("source.project would run "+f[0]+", which belongs to "+f[1]+" and has the name of another owner's, with the relay's rights", fix)
 	}
 	return nil, nil
 }
 
-// names reports whether a projection names an object with its schema, so that no other can be meant.
+// names reports whether a projection names an object with its schema, so that no other can be meant. The name is empty if its schema has others of that
+// name.
 func names(project, schema, name string) bool {
 	if name == "" {
 		return false
@@ -106,7 +115,7 @@ func (t *Table) UnknownCalls(ctx context.Context, table string) (unknown, err er
 }
 
 // callsOf returns the objects that callsSQL finds in a view, and their owners.
-func callsOf(ctx context.Context, db *pg.DB, view, table string) (found [][4]string, err error) {
+func callsOf(ctx context.Context, db *pg.DB, view, table string) (found [][5]string, err error) {
 	err = db.RoundTrip(ctx, []pg.Step{
 		pg.Begin,
 		db.UserTx(db.StatementTimeout),
@@ -114,7 +123,7 @@ func callsOf(ctx context.Context, db *pg.DB, view, table string) (found [][4]str
 		{SQL: view},
 		pg.SetLocal("search_path", pg.SearchPath),
 		{SQL: callsSQL, Args: []string{table}, Row: func(v [][]byte) error {
-			found = append(found, [4]string{string(v[0]), string(v[1]), string(v[2]), string(v[3])})
+			found = append(found, [5]string{string(v[0]), string(v[1]), string(v[2]), string(v[3]), string(v[4])})
 			return nil
 		}},
 		rollback,
