@@ -89,8 +89,8 @@ var trustMutants = []mutant{
 	{
 		name: "a name with its schema is taken for one function",
 		file: "outbox/postgres/internal/custom/calls.go",
-		old:  "CASE WHEN overloads THEN '' ELSE",
-		new:  "CASE WHEN false THEN '' ELSE",
+		old:  "OR overloads OR NOT named THEN '' ELSE",
+		new:  "OR NOT named THEN '' ELSE",
 		pkg:  "./outbox/postgres", test: "TestProjection_Overloaded",
 	},
 	{
@@ -103,9 +103,44 @@ var trustMutants = []mutant{
 	{
 		name: "a function with the name of a type is taken for the cast",
 		file: "outbox/postgres/internal/custom/calls.go",
-		old:  "OR EXISTS (SELECT FROM pg_type other WHERE other.typname = p.proname AND",
-		new:  "OR EXISTS (SELECT FROM pg_type other WHERE false AND",
+		old:  "AND other.name = o.name AND other.owner <> o.owner AND other.schema = o.schema",
+		new:  "AND other.name = o.name AND other.owner <> o.owner AND other.schema = o.schema AND other.class = o.class",
 		pkg:  "./outbox/postgres", test: "TestProjection_Overloaded",
+	},
+	{
+		name: "a function's body may call what another role makes",
+		file: "outbox/postgres/internal/custom/calls.go",
+		old:  "range bodies {",
+		new:  "range bodies[:0] {",
+		pkg:  "./outbox/postgres", test: "TestProjection_Bodies",
+	},
+	{
+		name: "a function that a view calls may call what another role makes",
+		file: "outbox/postgres/internal/custom/calls.go",
+		old:  "AND ev_type = '1'",
+		new:  "AND ev_type = '0'",
+		pkg:  "./outbox/postgres", test: "TestProjection_Bodies",
+	},
+	{
+		name: "a function's own search path is trusted, whoever may create in it",
+		file: "outbox/postgres/internal/custom/bodies.go",
+		old:  "ON lower(n.nspname) = ANY (b.path)",
+		new:  "ON false",
+		pkg:  "./outbox/postgres", test: "TestProjection_Bodies",
+	},
+	{
+		name: "a function's body may call what another role made before it lost the right to",
+		file: "outbox/postgres/internal/custom/bodies.go",
+		old:  "AND o.runs",
+		new:  "AND NOT o.runs",
+		pkg:  "./outbox/postgres", test: "TestProjection_BodyOfPlanted",
+	},
+	{
+		name: "what a view of the owner calls was meant",
+		file: "outbox/postgres/internal/custom/calls.go",
+		old:  "OR r.referer <> o.owner AND",
+		new:  "OR r.referer <> r.referer AND",
+		pkg:  "./outbox/postgres", test: "TestProjection_PlantedBelow",
 	},
 	{
 		name: "nobody is told that a projection may call what others made",

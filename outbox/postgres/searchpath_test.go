@@ -314,7 +314,7 @@ func TestProjection_Planted(t *testing.T) {
 	}
 
 	exec(p.url, `
-		DROP FUNCTION public.to_jsonb(parents);
+		DROP FUNCTION public.to_jsonb(parents), public.lower(text);
 		CREATE FUNCTION public.to_jsonb(parents) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN
 			PERFORM set_config('search_path', 'public, pg_catalog', false), set_config('synchronous_commit', 'off', false);
 			SET ROLE pg_monitor;

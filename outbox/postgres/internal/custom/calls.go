@@ -17,39 +17,56 @@ const (
 	viewHead = "CREATE TEMPORARY VIEW relay_projection AS SELECT 1 AS one FROM (\n"
 	viewTail = "\n) projected"
 
-	// An object that has a name of its own was meant. Only those are looked for that share their name with another owner's, in the search path, in
-	// pg_catalog, or in their own schema: there one name may mean several functions or operators, or a function and a type. Trusted are superusers, the
-	// relay's role and those that it is a member of, and the owners of database, event table and its schema. The policies of a table, and the checks of
-	// a domain, run with the relay's rights as well.
-	callsSQL = `
-WITH trusted AS (
+	// What a projection names, without a referer, and what that uses: the queries of views, the policies of tables, the checks of domains, the functions
+	// of operators and aggregates, and what SQL functions call whose body is parsed.
+	reachedSQL = `
+WITH RECURSIVE searched AS MATERIALIZED (
+  SELECT oid FROM pg_namespace WHERE nspname = ANY (current_setting('relay.searched')::name[])
+), objects(class, oid, name, owner, schema, runs) AS NOT MATERIALIZED (
+  SELECT 'pg_proc'::regclass::oid, oid, proname, proowner, pronamespace, true FROM pg_proc
+  UNION ALL SELECT 'pg_operator'::regclass, oid, oprname, oprowner, oprnamespace, true FROM pg_operator
+  UNION ALL SELECT 'pg_type'::regclass, oid, typname, typowner, typnamespace, typtype = 'd' FROM pg_type
+  UNION ALL SELECT 'pg_class'::regclass, oid, relname, relowner, relnamespace, relkind IN ('v', 'f') OR relrowsecurity
+            FROM pg_class WHERE relkind IN ('r', 'p', 'v', 'm', 'f')
+), reached(class, oid, owner, referer) AS (
+  SELECT 'pg_rewrite'::regclass::oid, oid, NULL::oid, NULL::oid FROM pg_rewrite WHERE ev_class = 'pg_temp.relay_projection'::regclass
+  UNION
+  SELECT next.class, next.oid, coalesce(o.owner, r.owner), r.owner
+  FROM reached r CROSS JOIN LATERAL (
+         SELECT refclassid, refobjid FROM pg_depend WHERE classid = r.class AND objid = r.oid AND deptype = 'n' AND r.class <> 'pg_class'::regclass
+         UNION ALL SELECT 'pg_rewrite'::regclass, w.oid FROM pg_rewrite w WHERE r.class = 'pg_class'::regclass AND ev_class = r.oid AND ev_type = '1'
+                     AND ev_class <> 'pg_temp.relay_projection'::regclass -- a view's rule names the view up to PostgreSQL 15
+         UNION ALL SELECT 'pg_policy'::regclass, p.oid FROM pg_policy p WHERE r.class = 'pg_class'::regclass AND polrelid = r.oid
+         UNION ALL SELECT 'pg_constraint'::regclass, c.oid FROM pg_constraint c WHERE r.class = 'pg_type'::regclass AND contypid = r.oid
+       ) next(class, oid)
+       LEFT JOIN objects o ON o.class = next.class AND o.oid = next.oid
+)`
+
+	// An object that has a name of its own was meant, and so was what its owner's own objects use. Only those are looked for that share their name
+	// with another owner's, in the search path, in pg_catalog, or in their own schema: there one name may mean several functions or operators, or a
+	// function and a type. Trusted are superusers, the relay's role and those that it is a member of, and the owners of database, event table and its
+	// schema. The policies of a table, and the checks of a domain, run with the relay's rights as well.
+	callsSQL = reachedSQL + `, trusted AS (
   SELECT r.oid FROM pg_roles r, pg_roles me
   WHERE me.rolname = current_user AND (r.rolsuper OR r.oid = me.oid OR NOT me.rolsuper AND pg_has_role(me.oid, r.oid, 'MEMBER'))
   UNION SELECT datdba FROM pg_database WHERE datname = current_database()
   UNION SELECT relowner FROM pg_class WHERE oid = $1::regclass
-), searched AS MATERIALIZED (
-  SELECT oid FROM pg_namespace WHERE nspname = ANY (current_setting('relay.searched')::name[])
 ), called AS (
-  SELECT pg_describe_object(d.refclassid, d.refobjid, 0) AS object, coalesce(p.proowner, o.oprowner, v.relowner, y.typowner) AS owner,
-         coalesce(p.pronamespace, o.oprnamespace, v.relnamespace, y.typnamespace) AS schema, coalesce(p.proname, v.relname, y.typname) AS name,
-         EXISTS (SELECT FROM pg_proc other WHERE other.proname = p.proname AND other.proowner <> p.proowner AND other.pronamespace = p.pronamespace)
-         OR EXISTS (SELECT FROM pg_type other WHERE other.typname = p.proname AND other.typowner <> p.proowner AND other.typnamespace = p.pronamespace)
-         OR EXISTS (SELECT FROM pg_operator other WHERE other.oprname = o.oprname AND other.oprowner <> o.oprowner AND other.oprnamespace = o.oprnamespace) AS overloads,
-         EXISTS (SELECT FROM pg_proc other WHERE other.proname = p.proname AND other.proowner <> p.proowner AND other.pronamespace IN (SELECT oid FROM searched))
-         OR EXISTS (SELECT FROM pg_operator other WHERE other.oprname = o.oprname AND other.oprowner <> o.oprowner AND other.oprnamespace IN (SELECT oid FROM searched))
-         OR EXISTS (SELECT FROM pg_class other WHERE other.relname = v.relname AND other.relowner <> v.relowner AND other.relkind IN ('r', 'p', 'v', 'm', 'f')
-                      AND other.relnamespace IN (SELECT oid FROM searched))
-         OR EXISTS (SELECT FROM pg_type other WHERE other.typname IN (p.proname, y.typname) AND other.typowner <> coalesce(p.proowner, y.typowner)
-                      AND other.typnamespace IN (SELECT oid FROM searched)) AS shadows
-  FROM pg_rewrite r JOIN pg_depend d ON d.classid = 'pg_rewrite'::regclass AND d.objid = r.oid
-       LEFT JOIN pg_proc p ON d.refclassid = 'pg_proc'::regclass AND p.oid = d.refobjid
-       LEFT JOIN pg_operator o ON d.refclassid = 'pg_operator'::regclass AND o.oid = d.refobjid
-       LEFT JOIN pg_class v ON d.refclassid = 'pg_class'::regclass AND v.oid = d.refobjid
-       LEFT JOIN pg_type y ON d.refclassid = 'pg_type'::regclass AND y.oid = d.refobjid
-  WHERE r.ev_class = 'pg_temp.relay_projection'::regclass
+  SELECT o.*, r.referer IS NULL AS named, EXISTS (
+           SELECT FROM objects other
+           WHERE other.class IN (o.class, CASE o.class WHEN 'pg_proc'::regclass THEN 'pg_type'::regclass END)
+             AND other.name = o.name AND other.owner <> o.owner AND other.schema = o.schema
+         ) AS overloads, EXISTS (
+           SELECT FROM objects other
+           WHERE other.class IN (o.class, CASE o.class WHEN 'pg_proc'::regclass THEN 'pg_type'::regclass END)
+             AND other.name = o.name AND other.owner <> o.owner AND other.schema IN (SELECT s.oid FROM searched s)
+         ) AS shadows
+  FROM reached r JOIN objects o ON o.class = r.class AND o.oid = r.oid
+  WHERE r.referer IS NULL OR r.referer <> o.owner AND r.class IN ('pg_proc'::regclass, 'pg_operator'::regclass)
 )
-SELECT DISTINCT object, quote_ident(pg_get_userbyid(owner)), nspname, CASE WHEN overloads THEN '' ELSE coalesce(name, '') END, overloads::text
-FROM called JOIN pg_namespace n ON n.oid = schema
+SELECT DISTINCT pg_describe_object(class, c.oid, 0), quote_ident(pg_get_userbyid(owner)), nspname,
+       CASE WHEN class = 'pg_operator'::regclass OR overloads OR NOT named THEN '' ELSE name END, (overloads OR NOT named)::text
+FROM called c JOIN pg_namespace n ON n.oid = schema
 WHERE (overloads OR shadows) AND owner NOT IN (SELECT oid FROM trusted)
   AND NOT (owner = nspowner AND n.oid = (SELECT relnamespace FROM pg_class WHERE oid = $1::regclass))
 ORDER BY 1`
@@ -58,15 +75,16 @@ ORDER BY 1`
 	searchedSQL = "SELECT pg_catalog.set_config('relay.searched', pg_catalog.current_schemas(true)::pg_catalog.text, true)"
 )
 
-// checkCalls adds the functions, operators and views of other roles that a projection would run, and returns why nobody knows them: the role may
-// make no temporary view.
+// checkCalls adds the functions, operators and views of other roles that a projection would run, or could, and returns why nobody knows them: the role
+// may make no temporary view.
 func checkCalls(ctx context.Context, db *pg.DB, project, table string, missing *catalog.Findings) (unknown, err error) {
 	var found [][5]string
+	var bodies []body
 	for _, text := range []string{projection.Trim(project), project} { // Trim does not know the quotes of PostgreSQL alone
 		for range 2 { // two that have one character between them
 			text = parameter.ReplaceAllString(text, "${1}NULL::pg_catalog.uuid${2}")
 		}
-		if found, err = callsOf(ctx, db, viewHead+text+viewTail, table); pg.Code(err) != codeSyntax {
+		if found, bodies, err = callsOf(ctx, db, viewHead+text+viewTail, table); pg.Code(err) != codeSyntax {
 			break
 		}
 	}
@@ -92,6 +110,9 @@ func checkCalls(ctx context.Context, db *pg.DB, project, table string, missing *
 		}
 		missing.Add("source.project would run "+f[0]+", which belongs to "+f[1]+" and has the name of another owner's, with the relay's rights", fix)
 	}
+	for _, b := range bodies {
+		b.addTo(missing)
+	}
 	return nil, nil
 }
 
@@ -114,8 +135,8 @@ func (t *Table) UnknownCalls(ctx context.Context, table string) (unknown, err er
 	return checkCalls(ctx, t.Base.DB, t.project, table, &catalog.Findings{})
 }
 
-// callsOf returns the objects that callsSQL finds in a view, and their owners.
-func callsOf(ctx context.Context, db *pg.DB, view, table string) (found [][5]string, err error) {
+// callsOf returns the objects that callsSQL finds in a view, and their owners, and what bodiesSQL finds.
+func callsOf(ctx context.Context, db *pg.DB, view, table string) (found [][5]string, bodies []body, err error) {
 	err = db.RoundTrip(ctx, []pg.Step{
 		pg.Begin,
 		db.UserTx(db.StatementTimeout),
@@ -126,9 +147,13 @@ func callsOf(ctx context.Context, db *pg.DB, view, table string) (found [][5]str
 			found = append(found, [5]string{string(v[0]), string(v[1]), string(v[2]), string(v[3]), string(v[4])})
 			return nil
 		}},
+		{SQL: bodiesSQL, Args: []string{table}, Row: func(v [][]byte) error {
+			bodies = append(bodies, body{function: string(v[0]), role: string(v[1]), planted: string(v[2]), privilege: string(v[3]), grantee: string(v[4])})
+			return nil
+		}},
 		rollback,
 	})
-	return found, err
+	return found, bodies, err
 }
 
 const codeSyntax = "42601"
