@@ -1,12 +1,13 @@
 // Package redact replaces secrets in texts for people: a server may repeat in its answer what it was sent.
 //
-// A secret is replaced wherever it appears, also if a server has escaped it, once or twice. Two kinds are not,
+// A secret is replaced wherever it appears, also if a server has escaped it, once or twice, and in base64. Two kinds are not,
 // because replacing them would make texts unreadable and protect nothing: values shorter than 4 bytes, and
 // common words, which are the words of the relay's own texts (words.txt).
 package redact
 
 import (
 	_ "embed"
+	"encoding/base64"
 	"slices"
 	"strings"
 	"unicode"
@@ -20,7 +21,7 @@ const (
 	// minSecret is the length in bytes of the shortest secret.
 	minSecret = 4
 	// minEverywhere is the length from which a secret of letters, or of digits, is also replaced within
-	// longer words.
+	// longer words, and in base64.
 	minEverywhere = 8
 	// minDigits is the same for digits only: shorter numbers are ids and ports.
 	minDigits = 16
@@ -46,10 +47,28 @@ func New(secrets, public []string) *Redactor {
 			r.everywhere = append(r.everywhere, s)
 		}
 	}
+	for _, s := range slices.Concat(r.everywhere, r.words) {
+		if len(s) >= minEverywhere {
+			r.everywhere = append(r.everywhere, inBase64(s)...)
+		}
+	}
 	slices.Sort(r.everywhere)
 	slices.Sort(r.words)
 	r.everywhere, r.words = slices.Compact(r.everywhere), slices.Compact(r.words)
 	return r
+}
+
+// inBase64 returns the secret in base64, and what the base64 of each longer text that contains it has in common: user:password, for example, wherever
+// the password begins. Of the characters next to that, one at each end has some bits of the secret.
+func inBase64(secret string) (all []string) {
+	for _, alphabet := range []*base64.Encoding{base64.StdEncoding, base64.URLEncoding} {
+		all = append(all, alphabet.EncodeToString([]byte(secret)), alphabet.WithPadding(base64.NoPadding).EncodeToString([]byte(secret)))
+		for before := range 3 {
+			text := append(make([]byte, before), secret...)
+			all = append(all, alphabet.EncodeToString(text)[(before*8+5)/6:len(text)*8/6])
+		}
+	}
+	return all
 }
 
 func (r *Redactor) isEmpty() bool { return len(r.everywhere) == 0 && len(r.words) == 0 }

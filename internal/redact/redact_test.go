@@ -1,6 +1,7 @@
 package redact
 
 import (
+	"encoding/base64"
 	"slices"
 	"strings"
 	"testing"
@@ -36,6 +37,36 @@ func TestRedactor_Sense(t *testing.T) {
 	} {
 		if got := r.Text(text); got != want {
 			t.Errorf("%s becomes %q, want %q", text, got, want)
+		}
+	}
+}
+
+// TestRedactor_Base64 has secrets in base64, alone and within a longer text, of each length and at each place.
+func TestRedactor_Base64(t *testing.T) {
+	t.Parallel()
+	const long = "Sk>Live?9f8e~7d6c~5b4a>>??"
+	for _, encoding := range []*base64.Encoding{base64.StdEncoding, base64.RawStdEncoding, base64.URLEncoding, base64.RawURLEncoding} {
+		for n := minEverywhere; n <= len(long); n++ {
+			secret := long[:n]
+			r := New([]string{secret, "kwyxzs"}, nil)
+			text := "it said " + encoding.EncodeToString([]byte(secret)) + "!"
+			if got := r.Text(text); got != "it said ***!" {
+				t.Errorf("%s becomes %q", text, got)
+			}
+			for _, around := range [][2]string{{"user:", ""}, {"", ":"}, {"an", "y"}, {"a", "ny"}, {"Basic ", " of today"}} {
+				encoded := encoding.EncodeToString([]byte(around[0] + secret + around[1]))
+				got := r.Text("it said " + encoded + "!")
+				// What is left are the characters around, and one at each end that has bits of the secret.
+				left := len(got) - len("it said ***!")
+				if most := (len(around[0])*8+5)/6 + (len(around[1])*8+5)/6 + 2 + len("=="); !strings.Contains(got, Hidden) || left > most {
+					t.Errorf("%s within %q becomes %q", secret, around, got)
+				}
+			}
+			for _, text := range []string{encoding.EncodeToString([]byte("it is harmless")), encoding.EncodeToString([]byte("kwyxzs"))} {
+				if got := r.Text(text); got != text {
+					t.Errorf("%s becomes %q", text, got)
+				}
+			}
 		}
 	}
 }

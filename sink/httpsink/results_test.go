@@ -176,7 +176,7 @@ func TestPrograms_SecretInPreview(t *testing.T) {
 			}
 		}
 	}
-	for _, program := range []string{`$secret.KEY + 1`, `[$secret.KEY] - .events[0]`, `$secret.KEY | fromjson`, `error($secret.KEY)`} {
+	for _, program := range []string{`$secret.KEY + 1`, `[$secret.KEY] - .events[0]`, `$secret.KEY | fromjson`, `error($secret.KEY)`, `error($secret.KEY | @base64)`, `error("user:" + $secret.KEY | @base64)`} {
 		s := open(t, httpsink.Config{URL: respondWith(t, 200, ""), Request: program, ProgramSecrets: map[string]string{"KEY": secret}})
 		expect(s.Send(testContext(t), numbered()))
 	}
