@@ -173,8 +173,8 @@ var trustMutants = []mutant{
 	{
 		name: "a superuser's projection runs where others may create what it calls",
 		file: "outbox/postgres/internal/custom/calls.go",
-		old:  "AND me.rolsuper AND r.rolcanlogin",
-		new:  "AND NOT me.rolsuper AND r.rolcanlogin",
+		old:  "WHERE me.rolname = current_user AND me.rolsuper",
+		new:  "WHERE me.rolname = current_user AND NOT me.rolsuper",
 		pkg:  "./outbox/postgres", test: "TestProjection_Planted",
 	},
 	{

@@ -58,7 +58,7 @@ func TestProjection_Planters(t *testing.T) {
 	}{
 		{"nobody may create", "", nil, ""},
 		{"in the schema", "GRANT CREATE ON SCHEMA public TO " + planter, []string{"role " + planter, planter + " has CREATE ON SCHEMA public"}, ""},
-		{"everybody", "GRANT CREATE ON SCHEMA public TO PUBLIC", []string{"PUBLIC has CREATE ON SCHEMA public"}, ""},
+		{"everybody", "GRANT CREATE ON SCHEMA public TO PUBLIC", []string{"every role may create", "PUBLIC has CREATE ON SCHEMA public"}, ""}, // also if there is no other yet
 		{`in a schema "$user" that does not exist`, "GRANT CREATE ON DATABASE " + database + " TO " + planter, []string{"role " + planter, planter + " has CREATE ON DATABASE"}, ""},
 		{"as a role that nobody may become", "GRANT CREATE ON SCHEMA public TO " + group, nil, "REVOKE CREATE ON SCHEMA public FROM " + group},
 		{

@@ -159,8 +159,8 @@ func callsOf(ctx context.Context, db *pg.DB, view, table string) (found [][5]str
 const codeSyntax = "42601"
 
 // plantersSQL finds a role that could make, at any time, what the projection of a superuser calls: it may create in a schema that is searched, or make
-// one that is ("$user" by default). It has that privilege itself, or as a member of a role that has it: one that does not inherit may SET ROLE. Neither a
-// read-only transaction nor its rollback keeps a superuser's function from running programs.
+// one that is ("$user" by default). It has that privilege itself, or as a member of a role that has it: one that does not inherit may SET ROLE. What
+// everybody may do, a role may that is made later. Neither a read-only transaction nor its rollback keeps a superuser's function from running programs.
 const plantersSQL = `
 WITH granted AS (
   SELECT 1 AS nr, 'CREATE ON SCHEMA ' || quote_ident(nspname) AS what, a.grantee
@@ -171,12 +171,16 @@ WITH granted AS (
   FROM pg_database, aclexplode(coalesce(datacl, acldefault('d', datdba))) a
   WHERE a.privilege_type = 'CREATE' AND datname = current_database()
 )
-SELECT quote_ident(me.rolname), quote_ident(r.rolname), g.what, CASE g.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(g.grantee)) END
-FROM pg_roles me, pg_roles r, granted g
-WHERE me.rolname = current_user AND me.rolsuper AND r.rolcanlogin AND NOT r.rolsuper
-  AND r.oid NOT IN (SELECT datdba FROM pg_database WHERE datname = current_database() UNION SELECT relowner FROM pg_class WHERE oid = $1::regclass)
-  AND (g.grantee = 0 OR pg_has_role(r.oid, g.grantee, 'MEMBER'))
-ORDER BY g.nr, g.what, g.grantee, r.rolname LIMIT 1`
+SELECT quote_ident(me.rolname), who, g.what, CASE g.grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(g.grantee)) END
+FROM pg_roles me, granted g, LATERAL (
+  SELECT 'every role' AS who WHERE g.grantee = 0
+  UNION ALL
+  SELECT 'role ' || quote_ident(r.rolname) FROM pg_roles r
+  WHERE g.grantee <> 0 AND pg_has_role(r.oid, g.grantee, 'MEMBER') AND r.rolcanlogin AND NOT r.rolsuper
+    AND r.oid NOT IN (SELECT datdba FROM pg_database WHERE datname = current_database() UNION SELECT relowner FROM pg_class WHERE oid = $1::regclass)
+) planters
+WHERE me.rolname = current_user AND me.rolsuper
+ORDER BY g.nr, g.what, g.grantee, who LIMIT 1`
 
 // checkPlanters adds that other roles may create what the projection of a superuser calls.
 func checkPlanters(ctx context.Context, db *pg.DB, table string, missing *catalog.Findings) error {
@@ -186,8 +190,8 @@ func checkPlanters(ctx context.Context, db *pg.DB, table string, missing *catalo
 		{SQL: searchedSQL},
 		pg.SetLocal("search_path", pg.SearchPath),
 		{SQL: plantersSQL, Args: []string{table}, Row: func(v [][]byte) error {
-			super, role, privilege, grantee := string(v[0]), string(v[1]), string(v[2]), string(v[3])
-			missing.Add("source.project runs with the rights of superuser "+super+", and role "+role+" may create in its search path what it calls: "+grantee+" has "+privilege,
+			super, who, privilege, grantee := string(v[0]), string(v[1]), string(v[2]), string(v[3])
+			missing.Add("source.project runs with the rights of superuser "+super+", and "+who+" may create in its search path what it calls: "+grantee+" has "+privilege,
 				"let the relay use a role that is no superuser, or REVOKE "+privilege+" FROM "+grantee)
 			return nil
 		}},
