@@ -192,7 +192,7 @@ func (r *Relay) Ready() error {
 // registry), the status page at / and the API below /api. Mount it below a path with http.StripPrefix. The file's admin.token is required
 // for / and /api; without one these accept requests to localhost and IP addresses only, so set one, or mount only the probes and
 // the metrics. The file's admin.listen has no effect. The handler works before, during and after Run, until Close.
-func (r *Relay) Handler() http.Handler { return r.engine.Admin().Handler() }
+func (r *Relay) Handler() http.Handler { return r.engine.Handler() }
 
 // Close closes all connections. It waits for a Run that has not returned yet, so end its context first. Close can be
 // called again.

@@ -10,7 +10,7 @@ func TestAccess_RejectsOtherSites(t *testing.T) {
 	t.Parallel()
 	a := newDeadFixture(t, "a", 2)
 	open := New([]Pipeline{a.pipeline()}, NewMetrics(), Config{})
-	tokened := New([]Pipeline{a.pipeline()}, NewMetrics(), Config{Token: "t0ken"})
+	tokened := New([]Pipeline{a.pipeline()}, NewMetrics(), Config{Guard: guard("t0ken")})
 	const body = `{"pipeline": "a", "ids": "all", "dry_run": true}`
 	bearer := header("Authorization", "Bearer t0ken")
 	host := func(name string) func(*http.Request) { return func(r *http.Request) { r.Host = name } }
@@ -51,7 +51,7 @@ func TestAccess_RejectsOtherSites(t *testing.T) {
 			}
 		}
 	}
-	for _, path := range []string{"/", "/api/status", "/api/dead"} {
+	for _, path := range []string{"/api/status", "/api/dead"} {
 		if w := get(t, open, path, host("evil.example:7070")); w.Code != http.StatusForbidden || strings.Contains(w.Body.String(), "Refused") {
 			t.Errorf("%s responds to a rebound name with %d %s", path, w.Code, w.Body)
 		}

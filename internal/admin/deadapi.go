@@ -18,6 +18,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/outboxrelay/relay/internal/access"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
@@ -236,7 +237,7 @@ func (s *Server) changeDead(act Action) http.HandlerFunc {
 			return
 		}
 		p := s.snapshots[at].pipeline
-		f.ClosedBy = closedBy(r)
+		f.ClosedBy = ClosedBy(r, "admin endpoint")
 		ctx, cancel := context.WithTimeout(r.Context(), deadTimeout)
 		defer cancel()
 		if f.Sink != "" {
@@ -266,13 +267,18 @@ func (s *Server) changeDead(act Action) http.HandlerFunc {
 	}
 }
 
-// closedBy is who sent a request that closes dead letters: the address of the connection's other end, which may be a proxy.
-func closedBy(r *http.Request) string {
+// ClosedBy is who sent a request that closes dead letters: the name of the token, through what, and the address of the connection's
+// other end, which may be a proxy.
+func ClosedBy(r *http.Request, through string) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
 	if err != nil {
 		host = r.RemoteAddr
 	}
-	return "admin endpoint, " + host
+	text := through + ", " + host
+	if name := access.UserOf(r.Context()).Name; name != "" {
+		text = name + ", " + text
+	}
+	return text
 }
 
 // readRequest reads a small JSON body without unknown fields.

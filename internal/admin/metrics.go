@@ -2,6 +2,7 @@ package admin
 
 import (
 	"slices"
+	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -29,6 +30,9 @@ type Metrics struct {
 	claim, send, settle *prometheus.HistogramVec
 	latency             *prometheus.HistogramVec
 	xminHorizon         *prometheus.GaugeVec
+
+	mu        sync.Mutex
+	latencies map[[2]string]prometheus.Metric // by pipeline and sink
 }
 
 // NewMetrics returns metrics with a registry of their own and the metrics of the
@@ -41,6 +45,7 @@ func NewMetrics() *Metrics {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{label, sinkLabel})
 	}
 	m := &Metrics{
+		latencies: map[[2]string]prometheus.Metric{},
 		registry:  prometheus.NewRegistry(),
 		delivered: counter("relay_events_delivered_total", "Events that were delivered and deleted from the buffer."),
 		dead:      counter("relay_events_dead_total", "Events that became dead letters."),
@@ -68,13 +73,19 @@ func NewMetrics() *Metrics {
 // single one. It must be called once for each pipeline and sink.
 func (m *Metrics) Observer(pipeline, sink string) *Observer {
 	m.VacuumObserver(pipeline).reset()
+	latency := m.latency.WithLabelValues(pipeline, sink)
+	if metric, ok := latency.(prometheus.Metric); ok {
+		m.mu.Lock()
+		m.latencies[[2]string{pipeline, sink}] = metric
+		m.mu.Unlock()
+	}
 	batches := m.batches.MustCurryWith(prometheus.Labels{label: pipeline, sinkLabel: sink})
 	return &Observer{
 		delivered: m.delivered.WithLabelValues(pipeline, sink), dead: m.dead.WithLabelValues(pipeline, sink),
 		deliveredBatches: batches.WithLabelValues("delivered"), retryBatches: batches.WithLabelValues("retry"),
 		splitBatches: batches.WithLabelValues("split"), buriedBatches: batches.WithLabelValues("buried"),
 		claim: m.claim.WithLabelValues(pipeline, sink), send: m.send.WithLabelValues(pipeline, sink), settle: m.settle.WithLabelValues(pipeline, sink),
-		latency: m.latency.WithLabelValues(pipeline, sink),
+		latency: latency,
 	}
 }
 

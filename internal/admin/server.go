@@ -15,13 +15,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"github.com/outboxrelay/relay/internal/access"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Config of the endpoint.
 type Config struct {
-	// Token guards / and /api; "" leaves them open.
-	Token string
+	// Guard lets in those who may use / and /api; nil leaves them open.
+	Guard *access.Guard
 	// Redact removes secrets from error texts; nil changes nothing.
 	Redact func(text string) string
 	// Log receives warnings; nil means slog.Default.
@@ -33,6 +34,7 @@ type Server struct {
 	config    Config
 	metrics   *Metrics
 	snapshots snapshots
+	console   http.Handler
 }
 
 // New returns the endpoint of pipelines. It registers their status with m, so it must
@@ -44,6 +46,9 @@ func New(pipelines []Pipeline, m *Metrics, c Config) *Server {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
+	if c.Guard == nil {
+		c.Guard = access.New()
+	}
 	s := &Server{config: c, metrics: m}
 	for _, p := range pipelines {
 		s.snapshots = append(s.snapshots, newSnapshot(p))
@@ -51,6 +56,21 @@ func New(pipelines []Pipeline, m *Metrics, c Config) *Server {
 	m.registry.MustRegister(gauges{s.snapshots})
 	return s
 }
+
+// SetConsole has the console serve everything that is not the endpoint's own. It must be called before Handler and Run.
+func (s *Server) SetConsole(h http.Handler) { s.console = h }
+
+// Pipelines are those of the endpoint, in order.
+func (s *Server) Pipelines() []Pipeline {
+	all := make([]Pipeline, len(s.snapshots))
+	for i, one := range s.snapshots {
+		all[i] = one.pipeline
+	}
+	return all
+}
+
+// Metrics are those of the endpoint.
+func (s *Server) Metrics() *Metrics { return s.metrics }
 
 // Listen opens the address, host:port, for [Server.Run].
 func Listen(ctx context.Context, address string) (net.Listener, error) {
@@ -106,11 +126,14 @@ func (s *Server) Handler() http.Handler {
 	mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.GathererFunc(s.metrics.gather), promhttp.HandlerOpts{
 		ErrorLog: slog.NewLogLogger(s.config.Log.Handler(), slog.LevelWarn),
 	}))
-	mux.Handle("GET /api/status", s.protected(s.status))
-	mux.Handle("GET /api/dead", s.protected(s.listDead))
-	mux.Handle("POST /api/dead/replay", s.protectedChange(s.changeDead(Replay)))
-	mux.Handle("POST /api/dead/discard", s.protectedChange(s.changeDead(Discard)))
-	mux.Handle("GET /{$}", s.protected(s.page))
+	guard, denied := s.config.Guard, s.denied()
+	mux.Handle("GET /api/status", guard.Protect(s.status, denied))
+	mux.Handle("GET /api/dead", guard.Protect(s.listDead, denied))
+	mux.Handle("POST /api/dead/replay", guard.ProtectChange(s.changeDead(Replay), denied))
+	mux.Handle("POST /api/dead/discard", guard.ProtectChange(s.changeDead(Discard), denied))
+	if s.console != nil {
+		mux.Handle("/", s.console)
+	}
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		h := w.Header()
 		h.Set("X-Content-Type-Options", "nosniff")
@@ -145,11 +168,8 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 			return state{Name: name, Ready: true}
 		}
 		response.Ready, code = false, http.StatusServiceUnavailable
-		one := state{Name: name, Class: "stalled"}
-		if c, ok := errors.AsType[classified](err); ok {
-			one.Class = c.Class()
-		}
-		if s.config.Token != "" && s.hasToken(r) {
+		one := state{Name: name, Class: classOf(err)}
+		if _, ok := s.config.Guard.ByToken(r); ok {
 			one.Reason = s.config.Redact(err.Error())
 		}
 		return one
@@ -165,7 +185,7 @@ func (s *Server) readyz(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Server) status(w http.ResponseWriter, r *http.Request) {
-	report := s.report(r.Context())
+	report := s.Report(r.Context())
 	code := http.StatusOK
 	if len(report.Errors) > 0 {
 		code = http.StatusServiceUnavailable
@@ -173,8 +193,8 @@ func (s *Server) status(w http.ResponseWriter, r *http.Request) {
 	s.writeJSON(w, code, report)
 }
 
-// report reads the status of all pipelines.
-func (s *Server) report(ctx context.Context) Report {
+// Report reads the status of all pipelines. It is at most a second old, and takes at most three.
+func (s *Server) Report(ctx context.Context) Report {
 	report := Report{Pipelines: []PipelineReport{}}
 	s.snapshots.each(ctx, func(p Pipeline, status buffer.Status, err error) {
 		if err != nil {

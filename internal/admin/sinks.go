@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -123,29 +124,40 @@ func claimingStopped(maxWaiting int, sinks []string, s *buffer.Status) string {
 	return fmt.Sprintf("nothing more is claimed: at every sink %s or more batches wait for a retry or a delete (max_waiting)", Count(int64(maxWaiting)))
 }
 
-// notReady is why a pipeline, or one of its sinks, is not ready.
-type notReady struct {
-	// name is the pipeline's, or pipeline/sink.
-	name string
-	err  error
+// NotReady is why a pipeline, or one of its sinks, is not ready.
+type NotReady struct {
+	Pipeline string
+	// Sink is one of several sinks; "" for the pipeline.
+	Sink string
+	// Class says it without a word about events: database, sink, stalled or refusing.
+	Class string
+	Err   error
 }
 
-// notReady returns everything that is not ready.
-func (p *Pipeline) notReady() (all []notReady) {
-	add := func(name string, r Readiness) {
+// NotReady returns everything that is not ready.
+func (p *Pipeline) NotReady() (all []NotReady) {
+	add := func(sink string, r Readiness) {
 		if err := r.Ready(); err != nil {
-			all = append(all, notReady{name, err})
+			all = append(all, NotReady{p.Name, sink, classOf(err), err})
 		}
 	}
 	if p.Sinks == nil {
-		add(p.Name, p.Health)
+		add("", p.Health)
 		return all
 	}
-	add(p.Name, p.Router)
+	add("", p.Router)
 	for _, s := range p.Sinks {
-		add(p.Name+"/"+s.Name, s.Health)
+		add(s.Name, s.Health)
 	}
 	return all
+}
+
+// classOf is the class of why something is not ready.
+func classOf(err error) string {
+	if c, ok := errors.AsType[classified](err); ok {
+		return c.Class()
+	}
+	return "stalled"
 }
 
 // sinkNames are the names of the configured sinks; nil for a single one.

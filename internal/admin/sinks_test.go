@@ -165,18 +165,6 @@ func TestStatus_Sinks(t *testing.T) {
 	}, ready.Pipelines); diff != "" || w.Code != 503 {
 		t.Errorf("/readyz answers %d: %s", w.Code, diff)
 	}
-	page := get(t, s, "/").Body.String()
-	for _, text := range []string{
-		`<th rowspan="2" scope="col">state</th>`, `<th scope="row">crm</th><td>1,200</td>`, `<td class="state">retries in 2m 0s</td>`,
-		"<b>shop/crm</b>: 20 batches wait (1,150 events), due in 2m 0s to 4m 0s: 503 with ***", "<li><b>shop/crm</b>: dial tcp",
-	} {
-		if !strings.Contains(page, text) {
-			t.Errorf("the page has no %s:\n%s", text, page)
-		}
-	}
-	if page := get(t, New(two(), NewMetrics(), Config{}), "/").Body.String(); strings.Contains(page, ">state<") || strings.Contains(page, "<tr class") {
-		t.Errorf("the page of single sinks has a state:\n%s", page)
-	}
 }
 
 func TestSinkState(t *testing.T) {

@@ -1,14 +1,9 @@
 package cli
 
 import (
-	"fmt"
 	"strings"
 	"testing"
-	"time"
 	"unicode/utf8"
-
-	"github.com/outboxrelay/relay/outbox"
-	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 func TestDeadList_NewestFirst(t *testing.T) {
@@ -41,39 +36,6 @@ func TestDeadList_ByError(t *testing.T) {
 `, "")
 	do(t, nil, "dead", "list", "-c", path, "--by", "error", "--json", "--topic", "b").want(t, 0, `"count": 1,`, "")
 	do(t, nil, "dead", "list", "-c", path, "--by", "error", "--limit", "1").want(t, 0, "422", "1 dead letter more with other errors; use --limit 0 to show all")
-}
-
-func TestGeneralized(t *testing.T) {
-	t.Parallel()
-	for _, c := range []struct {
-		a, b string
-		same bool
-	}{
-		{"no tenant 17", "no tenant 18", true},
-		{"user cus_9fA83x is gone", "user cus_1bC2 is gone", true},
-		{"row 0198c0de-0000-7000-8000-000000000001", "row 0198c0de-0000-7000-8000-000000000002", true},
-		{"POST http://h1: 422 Unprocessable Entity: id 1", "POST http://h1: 422 Unprocessable Entity: id 2", true},
-		{"400 Bad Request", "422 Unprocessable Entity", false},
-		{"address is suppressed", "address is invalid", false},
-		{strings.Repeat("é", maxComparedError) + "a", strings.Repeat("é", maxComparedError) + "b", true},
-	} {
-		if got := generalized(c.a) == generalized(c.b); got != c.same {
-			t.Errorf("%q and %q: the same is %v, want %v", generalized(c.a), generalized(c.b), got, c.same)
-		}
-	}
-}
-
-// The number of groups is bounded, whatever the errors are.
-func TestErrorGroups_Bounded(t *testing.T) {
-	t.Parallel()
-	g := errorGroups{groups: map[errorKey]*errorGroup{}}
-	for i := range maxErrorGroups + 5 {
-		name := strings.Map(func(r rune) rune { return r - '0' + 'a' }, fmt.Sprint(i))
-		g.add(&buffer.DeadEvent{Event: outbox.Event{ID: int64(i)}, DeadLetter: buffer.DeadLetter{Error: name, DiedAt: time.Unix(int64(i), 0)}})
-	}
-	if len(g.groups) != maxErrorGroups || g.others != 5 {
-		t.Errorf("%d groups and %d others", len(g.groups), g.others)
-	}
 }
 
 // At 80 columns the error has the room, and no word of it is broken.

@@ -8,11 +8,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net/http"
 	"os"
 	"sync"
 
+	"github.com/outboxrelay/relay/internal/access"
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/internal/console"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/supervisor"
@@ -36,6 +39,7 @@ type Engine struct {
 	pipelines   []*config.Runtime
 	supervisors []*supervisor.Supervisor
 	admin       *admin.Server
+	console     *console.Console
 	onShutdown  func(cause error)
 }
 
@@ -73,7 +77,12 @@ func Open(cfg *config.Config, c Config) (*Engine, error) {
 			}
 		}
 	}
-	e.admin = admin.New(observed, metrics, admin.Config{Token: cfg.Admin.Token.Reveal(), Redact: c.Redact, Log: c.Log})
+	guard := access.New(access.Token{Secret: cfg.Admin.Token.Reveal()})
+	e.admin = admin.New(observed, metrics, admin.Config{Guard: guard, Redact: c.Redact, Log: c.Log})
+	e.console = console.New(console.Config{
+		Source: e.admin, Guard: guard, Process: fmt.Sprintf("%s/%d", host, os.Getpid()), Version: c.Version, Redact: c.Redact, Log: c.Log,
+	})
+	e.admin.SetConsole(e.console)
 	return e, nil
 }
 
@@ -86,8 +95,14 @@ func DeadLetters(p *config.Pipeline, b buffer.Buffer) admin.DeadLetters {
 	return d
 }
 
-// Admin is the admin endpoint.
+// Admin is the admin endpoint, for the serve of [Engine.Run].
 func (e *Engine) Admin() *admin.Server { return e.admin }
+
+// Handler is the admin endpoint as a handler of an application.
+func (e *Engine) Handler() http.Handler {
+	e.console.Use()
+	return e.admin.Handler()
+}
 
 // Ready returns nil, or the reasons of all pipelines that are not ready, each with the pipeline's name. See
 // config.Runtime.Ready.
@@ -132,12 +147,18 @@ func (e *Engine) Run(running, stopped context.Context, shutdown context.CancelCa
 	}
 	serving, stopServing := context.WithCancel(context.WithoutCancel(running))
 	if serve != nil {
+		e.console.Use()
 		others.Go(func() {
 			if err := serve(serving); err != nil {
 				failed(err)
 			}
 		})
 	}
+	others.Go(func() {
+		if err := e.console.Run(serving); err != nil {
+			failed(err)
+		}
+	})
 	others.Go(func() {
 		<-running.Done()
 		e.onShutdown(context.Cause(running))

@@ -1,0 +1,163 @@
+// Package access decides who may use the admin endpoint and the console: by a token in the Authorization header, or by a session that
+// a token began.
+//
+//	no token configured    everybody who reaches the endpoint by localhost or an IP address
+//	bearer, or Basic       scripts; Basic with the token as the password and any name
+//	session cookie         the console, after a login with the token
+//
+// A session is a cookie with the token's name and its end, signed with a key that is derived from all tokens. So it is valid in every
+// process with the same tokens, survives a restart, and ends when a token changes.
+package access
+
+import (
+	"crypto/hmac"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Token lets its owner in.
+type Token struct {
+	// Name is who is written down for what is done with it; "" for the only one.
+	Name string
+	// Secret is compared in constant time.
+	Secret string
+	// ReadOnly refuses everything that changes something.
+	ReadOnly bool
+}
+
+// User is who sends a request.
+type User struct {
+	// Name is the token's; "" if nobody has to say who they are.
+	Name     string
+	ReadOnly bool
+}
+
+// SessionLasts is how long a login is valid.
+const SessionLasts = 12 * time.Hour
+
+// cookie is the session's. Its path is the one that the browser sees, because it has no Path: the directory of the login page.
+const cookie = "relay_session"
+
+// Guard knows the tokens. It is safe for concurrent use.
+type Guard struct {
+	tokens []Token
+	key    [sha256.Size]byte
+}
+
+// New returns a guard of these tokens; none lets in whoever reaches the endpoint.
+func New(tokens ...Token) *Guard {
+	g := &Guard{}
+	hash := sha256.New()
+	hash.Write([]byte("relay session"))
+	for _, t := range tokens {
+		if t.Secret == "" {
+			continue
+		}
+		g.tokens = append(g.tokens, t)
+		for _, part := range []string{t.Name, t.Secret, strconv.FormatBool(t.ReadOnly)} {
+			hash.Write([]byte(strconv.Itoa(len(part)) + ":" + part))
+		}
+	}
+	hash.Sum(g.key[:0])
+	return g
+}
+
+// Open reports whether no token is configured.
+func (g *Guard) Open() bool { return len(g.tokens) == 0 }
+
+// User returns who sends the request; false: nobody who may. If no token is configured, only requests to localhost or an IP address
+// may, because another name may have been pointed to this machine after its page was loaded (DNS rebinding).
+func (g *Guard) User(r *http.Request) (User, bool) {
+	if g.Open() {
+		return User{}, isLocalHost(r)
+	}
+	if u, ok := g.ByToken(r); ok {
+		return u, true
+	}
+	return g.bySession(r)
+}
+
+// ByToken returns whose token the request has in its Authorization header.
+func (g *Guard) ByToken(r *http.Request) (User, bool) {
+	header := r.Header.Get("Authorization")
+	if scheme, rest, found := strings.Cut(header, " "); found && strings.EqualFold(scheme, "Bearer") {
+		return g.Login(strings.TrimSpace(rest))
+	}
+	if _, password, ok := r.BasicAuth(); ok {
+		return g.Login(password)
+	}
+	return User{}, false
+}
+
+// Login returns whose token it is.
+func (g *Guard) Login(secret string) (u User, ok bool) {
+	got := sha256.Sum256([]byte(secret)) // hashes have the same length, so the time reveals nothing about the token's
+	for _, t := range g.tokens {
+		want := sha256.Sum256([]byte(t.Secret))
+		if subtle.ConstantTimeCompare(want[:], got[:]) == 1 {
+			u, ok = User{t.Name, t.ReadOnly}, true
+		}
+	}
+	return u, ok
+}
+
+// Begin begins a session. secure: the browser must send it over TLS only.
+func (g *Guard) Begin(w http.ResponseWriter, u User, secure bool) {
+	text := strconv.FormatInt(time.Now().Add(SessionLasts).Unix(), 10) + " " + strconv.FormatBool(u.ReadOnly) + " " + u.Name
+	value := base64.RawURLEncoding.EncodeToString([]byte(text)) + "." + base64.RawURLEncoding.EncodeToString(g.sign(text))
+	http.SetCookie(w, &http.Cookie{Name: cookie, Value: value, MaxAge: int(SessionLasts.Seconds()), HttpOnly: true, Secure: secure, SameSite: http.SameSiteStrictMode})
+}
+
+// End ends the session in this browser.
+func (g *Guard) End(w http.ResponseWriter) {
+	http.SetCookie(w, &http.Cookie{Name: cookie, MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode})
+}
+
+func (g *Guard) sign(text string) []byte {
+	mac := hmac.New(sha256.New, g.key[:])
+	mac.Write([]byte(text))
+	return mac.Sum(nil)
+}
+
+func (g *Guard) bySession(r *http.Request) (User, bool) {
+	for _, c := range r.CookiesNamed(cookie) { // another path may have one of the same name
+		text, signature, _ := strings.Cut(c.Value, ".")
+		said, err := base64.RawURLEncoding.DecodeString(text)
+		if err != nil {
+			continue
+		}
+		mac, err := base64.RawURLEncoding.DecodeString(signature)
+		if err != nil || !hmac.Equal(mac, g.sign(string(said))) {
+			continue
+		}
+		parts := strings.SplitN(string(said), " ", 3)
+		if len(parts) != 3 {
+			continue
+		}
+		if ends, err := strconv.ParseInt(parts[0], 10, 64); err == nil && time.Now().Unix() < ends {
+			return User{Name: parts[2], ReadOnly: parts[1] == "true"}, true
+		}
+	}
+	return User{}, false
+}
+
+// isLocalHost reports whether the Host of a request is localhost or an address.
+func isLocalHost(r *http.Request) bool {
+	host := r.Host
+	if name, _, err := net.SplitHostPort(host); err == nil {
+		host = name
+	}
+	host = strings.Trim(host, "[]")
+	if host = strings.ToLower(host); host == "localhost" || strings.HasSuffix(host, ".localhost") {
+		return true
+	}
+	_, err := netip.ParseAddr(host)
+	return err == nil
+}

@@ -1,0 +1,111 @@
+// The pages work without this script. It shows times in the viewer's zone, keeps the overview live and draws the charts.
+"use strict";
+
+const zone = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
+
+function localTimes(within) {
+  for (const time of within.querySelectorAll("time:not([title])")) {
+    const at = new Date(time.dateTime);
+    time.title = time.textContent;
+    time.textContent = at.toDateString() === new Date().toDateString() ? at.toLocaleTimeString() : zone.format(at);
+  }
+}
+
+// live replaces the elements of the overview that changed.
+function live() {
+  const status = document.querySelector("[data-live]");
+  if (!status) return;
+  const events = new EventSource(status.dataset.live);
+  let last = Date.now();
+  status.hidden = false;
+  status.textContent = "Connecting …";
+  events.onmessage = (message) => {
+    last = Date.now();
+    for (const [id, html] of Object.entries(JSON.parse(message.data))) {
+      const element = document.getElementById(id);
+      if (element && html !== null) {
+        element.innerHTML = html;
+        localTimes(element);
+      } else if (element || id.startsWith("row-")) {
+        location.reload(); // pipelines come and go with the process only
+        return;
+      }
+    }
+  };
+  events.onopen = () => {
+    status.classList.remove("lost");
+    status.textContent = "Live";
+    document.querySelector(".at")?.remove();
+  };
+  events.onerror = () => {
+    status.classList.add("lost");
+    status.textContent = "The relay does not answer; the figures are of " + new Date(last).toLocaleTimeString() + ". Trying again …";
+    if (events.readyState === EventSource.CLOSED) setTimeout(() => { events.close(); live(); }, 5000);
+  };
+}
+
+const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+const plots = [
+  { title: "Delivered per second", lines: [["per second", "per_second", "--series"]] },
+  { title: "Pending events", lines: [["pending", "pending", "--series"]] },
+  { title: "Oldest pending event, seconds", lines: [["oldest", "oldest", "--series"]] },
+  { title: "Commit to sink, seconds", lines: [["p50", "p50", "--series"], ["p99", "p99", "--warn"]] },
+];
+
+// charts draws the history of a pipeline or sink, again every ten seconds.
+function charts(section) {
+  const buttons = [...section.querySelectorAll("[data-span]")];
+  const place = section.querySelector(".plots");
+  let span = "hour", drawn = [];
+  buttons[0].parentElement.hidden = false;
+  async function draw() {
+    const url = new URL(section.dataset.history, location.href);
+    url.searchParams.set("span", span);
+    const response = await fetch(url);
+    if (!response.ok) return;
+    const history = await response.json();
+    const times = history.per_second.map((_, i) => history.from + i * history.step);
+    drawn.forEach((plot) => plot.destroy());
+    place.textContent = "";
+    const figures = plots.map(({ title }) => { // all of them, before one is measured
+      const figure = document.createElement("figure"), caption = document.createElement("figcaption");
+      caption.textContent = title;
+      figure.append(caption);
+      place.append(figure);
+      return figure;
+    });
+    drawn = plots.map(({ lines }, i) => {
+      const figure = figures[i];
+      const axis = { stroke: style("--soft"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line"), width: 1 } };
+      return new uPlot({
+        width: Math.max(260, figure.clientWidth), height: 160,
+        scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.05] } },
+        axes: [axis, { ...axis, size: 60 }],
+        series: [{}, ...lines.map(([label, , colour]) => ({ label, stroke: style(colour), width: 1.5, points: { show: true, size: 3 } }))],
+      }, [times, ...lines.map(([, key]) => history[key])], figure);
+    });
+  }
+  for (const button of buttons) {
+    button.addEventListener("click", () => {
+      span = button.dataset.span;
+      buttons.forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
+      draw();
+    });
+  }
+  draw();
+  setInterval(draw, 10000);
+}
+
+// selectAll lets one checkbox select all that a list shows.
+function selectAll(box) {
+  box.hidden = false;
+  box.addEventListener("change", () => {
+    for (const one of box.form.querySelectorAll("[name=chosen]")) one.checked = box.checked;
+  });
+}
+
+localTimes(document);
+live();
+document.querySelectorAll("[data-history]").forEach(charts);
+document.querySelectorAll("[data-all]").forEach(selectAll);

@@ -1,0 +1,217 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"io/fs"
+	"log/slog"
+	"net/http"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/access"
+	"github.com/outboxrelay/relay/internal/admin"
+)
+
+// Source is what the console shows.
+type Source interface {
+	// Report is the status of all pipelines, at most a second old.
+	Report(ctx context.Context) admin.Report
+	// Pipelines are those of this process, in order.
+	Pipelines() []admin.Pipeline
+	// Metrics are those of this process.
+	Metrics() *admin.Metrics
+}
+
+// Config of the console.
+type Config struct {
+	Source Source
+	Guard  *access.Guard
+	// Process names this one as the reports of relays do: host/pid.
+	Process string
+	Version string
+	// Redact removes secrets from texts that may quote servers.
+	Redact func(text string) string
+	// Log gets a line for everything that somebody changes.
+	Log *slog.Logger
+}
+
+// Console serves the pages. It is safe for concurrent use.
+type Console struct {
+	config  Config
+	mux     *http.ServeMux
+	history *history
+	live    *live
+	inUse   atomic.Bool
+}
+
+//go:embed templates/*.html
+var templateFiles embed.FS
+
+//go:embed assets
+var assetFiles embed.FS
+
+// New returns a console. [Console.Run] feeds it.
+func New(c Config) *Console {
+	if c.Redact == nil {
+		c.Redact = func(text string) string { return text }
+	}
+	if c.Log == nil {
+		c.Log = slog.Default()
+	}
+	s := &Console{config: c, mux: http.NewServeMux(), history: newHistory(), live: newLive()}
+	assets, err := fs.Sub(assetFiles, "assets")
+	if err != nil { // cannot happen
+		panic(err)
+	}
+	files := http.StripPrefix("/assets/", http.FileServerFS(assets))
+	s.mux.HandleFunc("GET /assets/", func(w http.ResponseWriter, r *http.Request) {
+		if strings.HasSuffix(r.URL.Path, "/") {
+			http.NotFound(w, r)
+			return
+		}
+		w.Header().Set("Cache-Control", "public, max-age=3600")
+		files.ServeHTTP(w, r)
+	})
+	s.mux.HandleFunc("GET /login", s.loginPage)
+	s.mux.Handle("POST /login", sameSite(http.HandlerFunc(s.login)))
+	s.mux.Handle("POST /logout", sameSite(http.HandlerFunc(s.logout)))
+	s.page("GET /{$}", s.overview)
+	s.page("GET /live", s.serveLive)
+	s.page("GET /pipelines/{name}", s.pipeline)
+	s.page("GET /pipelines/{name}/history", s.pipelineHistory)
+	s.page("GET /dead", s.deadList)
+	s.page("GET /dead/{pipeline}/{id}", s.deadShow)
+	s.mux.Handle("POST /dead/change", s.config.Guard.ProtectChange(s.deadChange, s.denied()))
+	return s
+}
+
+// Use says that somebody may see the console: until then Run reads nothing.
+func (s *Console) Use() { s.inUse.Store(true) }
+
+// page adds a page for users.
+func (s *Console) page(pattern string, serve http.HandlerFunc) {
+	s.mux.Handle(pattern, s.config.Guard.Protect(serve, s.denied()))
+}
+
+// sameSite rejects requests from other sites.
+func sameSite(next http.Handler) http.Handler { return http.NewCrossOriginProtection().Handler(next) }
+
+// policy allows the console's own files. Its style is a file too.
+const policy = "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; " +
+	"base-uri 'none'; form-action 'self'; frame-ancestors 'none'"
+
+// ServeHTTP implements http.Handler.
+func (s *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header().Set("Content-Security-Policy", policy)
+	s.mux.ServeHTTP(w, r)
+}
+
+// denied answers requests that are not let in.
+func (s *Console) denied() access.Denied {
+	show := func(code int, text string) http.HandlerFunc {
+		return func(w http.ResponseWriter, r *http.Request) { s.fail(w, r, code, errors.New(text)) }
+	}
+	return access.Denied{
+		Unknown: func(w http.ResponseWriter, r *http.Request) {
+			switch {
+			case s.config.Guard.Open():
+				show(http.StatusForbidden, "the Host header is unknown; expected localhost or an IP address (or set admin.token)")(w, r)
+			case r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html"):
+				w.Header().Set("Location", root(r)+"login")
+				w.WriteHeader(http.StatusSeeOther)
+			default:
+				w.Header().Set("WWW-Authenticate", `Bearer realm="relay"`)
+				show(http.StatusUnauthorized, "not logged in, or the session is over; log in again")(w, r)
+			}
+		},
+		ReadOnly:  show(http.StatusForbidden, "this token is read-only; log in with one that may change something"),
+		OtherSite: show(http.StatusForbidden, "a request from another site was rejected"),
+	}
+}
+
+// root is the relative path from a request's page to the overview.
+func root(r *http.Request) string {
+	depth := strings.Count(strings.TrimPrefix(r.URL.EscapedPath(), "/"), "/")
+	if depth == 0 {
+		return "./"
+	}
+	return strings.Repeat("../", depth)
+}
+
+// page is what every template gets.
+type page struct {
+	Root    string
+	Title   string
+	Section string // overview or dead
+	User    access.User
+	Session bool // somebody is logged in
+	Version string
+	Data    any
+}
+
+// layouts are the templates of the pages: the layout with the content of one file each.
+var layouts = func() map[string]*template.Template {
+	base := template.Must(template.New("layout.html").Funcs(functions).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html"))
+	all := map[string]*template.Template{}
+	for _, name := range []string{"overview", "pipeline", "dead", "dead_show", "dead_confirm", "login", "error"} {
+		all[name] = template.Must(template.Must(base.Clone()).ParseFS(templateFiles, "templates/"+name+".html"))
+	}
+	return all
+}()
+
+var functions = template.FuncMap{
+	"count":   admin.Count,
+	"pending": admin.Pending,
+	"age":     func(seconds float64) string { return admin.Age(time.Duration(seconds * float64(time.Second))) },
+	"oldest":  func(pending int64, seconds *float64) string { return admin.Oldest(pending, seconds, "–") },
+	"rate":    rateText,
+	"utc":     func(at time.Time) string { return at.UTC().Format(time.RFC3339) },
+	"clock":   func(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 UTC") },
+	"plural": func(n int64, one, many string) string {
+		if n == 1 {
+			return one
+		}
+		return many
+	},
+}
+
+// rateText formats events per second, or milliseconds.
+func rateText(v float64) string {
+	switch {
+	case v == 0:
+		return "0"
+	case v < 10:
+		return fmt.Sprintf("%.1f", v)
+	}
+	return admin.Count(int64(v + .5))
+}
+
+// render writes a page.
+func (s *Console) render(w http.ResponseWriter, r *http.Request, code int, name, section, title string, data any) {
+	p := page{
+		Root: root(r), Title: title, Section: section, User: access.UserOf(r.Context()), Session: !s.config.Guard.Open() && name != "login",
+		Version: s.config.Version, Data: data,
+	}
+	var body bytes.Buffer
+	if err := layouts[name].ExecuteTemplate(&body, "layout.html", p); err != nil {
+		s.config.Log.ErrorContext(r.Context(), "rendering a page of the console failed", "page", name, "error", err)
+		http.Error(w, "rendering the page failed", http.StatusInternalServerError)
+		return
+	}
+	w.Header().Set("Content-Type", "text/html; charset=utf-8")
+	w.WriteHeader(code)
+	if _, err := w.Write(body.Bytes()); err != nil {
+		s.config.Log.Debug("writing a response failed", "error", err)
+	}
+}
+
+// fail writes a page with an error.
+func (s *Console) fail(w http.ResponseWriter, r *http.Request, code int, err error) {
+	s.render(w, r, code, "error", "", http.StatusText(code), s.config.Redact(err.Error()))
+}

@@ -1,0 +1,286 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+const (
+	// deadTimeout bounds what a page about dead letters asks of the databases.
+	deadTimeout = 20 * time.Second
+	// deadPage is how many dead letters a list shows, deadGrouped how many of the newest are grouped by error or topic.
+	deadPage, deadGrouped = 100, 1000
+)
+
+func deadLink(pipeline, sink string) string {
+	q := url.Values{"pipeline": {pipeline}}
+	if sink != "" {
+		q.Set("sink", sink)
+	}
+	return "dead?" + q.Encode()
+}
+
+// deadFilter is what a page about dead letters selects; its fields are those of the form.
+type deadFilter struct {
+	Pipeline, Sink, Topic, Error, ID string
+	Newer, Older                     string // durations
+	Closed                           bool
+}
+
+// filterOf reads the filter of a query or a form.
+func filterOf(v url.Values) deadFilter {
+	get := func(name string) string { return strings.TrimSpace(v.Get(name)) }
+	return deadFilter{
+		Pipeline: get("pipeline"), Sink: get("sink"), Topic: get("topic"), Error: get("error"), ID: get("id"),
+		Newer: get("newer_than"), Older: get("older_than"), Closed: v.Get("closed") != "",
+	}
+}
+
+// Query is the filter as the query of a link.
+func (f deadFilter) Query() string {
+	q := url.Values{}
+	for _, one := range f.Fields() {
+		q.Set(one.Name, one.Value)
+	}
+	return q.Encode()
+}
+
+// field is a field of a form.
+type field struct{ Name, Value string }
+
+// Fields are the fields that are set.
+func (f deadFilter) Fields() (set []field) {
+	closed := ""
+	if f.Closed {
+		closed = "1"
+	}
+	for _, one := range []field{
+		{"pipeline", f.Pipeline}, {"sink", f.Sink}, {"topic", f.Topic}, {"error", f.Error}, {"id", f.ID},
+		{"newer_than", f.Newer}, {"older_than", f.Older}, {"closed", closed},
+	} {
+		if one.Value != "" {
+			set = append(set, one)
+		}
+	}
+	return set
+}
+
+// WithError and WithTopic are the filter with one more condition.
+func (f deadFilter) WithError(pipeline, sink, text string) deadFilter {
+	f.Pipeline, f.Error = pipeline, text
+	if sink != "" {
+		f.Sink = sink
+	}
+	return f
+}
+
+// WithTopic is the filter for one topic.
+func (f deadFilter) WithTopic(pipeline, topic string) deadFilter {
+	f.Pipeline, f.Topic = pipeline, topic
+	return f
+}
+
+// parse returns what the buffers are asked for.
+func (f deadFilter) parse() (q buffer.DeadFilter, err error) {
+	q = buffer.DeadFilter{Sink: f.Sink, Topic: f.Topic, Error: f.Error, Closed: f.Closed}
+	for _, one := range []struct {
+		text string
+		to   *time.Duration
+	}{{f.Newer, &q.NewerThan}, {f.Older, &q.OlderThan}} {
+		if one.text == "" {
+			continue
+		}
+		if *one.to, err = time.ParseDuration(one.text); err != nil || *one.to <= 0 {
+			return q, fmt.Errorf("%q is no duration; expected something like 15m or 24h", one.text)
+		}
+	}
+	if f.ID != "" {
+		if q.IDs, q.UUIDs, err = admin.ParseIDs(strings.FieldsFunc(f.ID, func(r rune) bool { return r == ',' || r == ' ' })); err != nil {
+			return q, err
+		}
+	}
+	return q, nil
+}
+
+// selected are the pipelines that the filter names.
+func (s *Console) selected(name string) (all []admin.Pipeline, err error) {
+	for _, p := range s.config.Source.Pipelines() {
+		if name == "" || p.Name == name {
+			all = append(all, p)
+		}
+	}
+	if all == nil {
+		return nil, fmt.Errorf("pipeline %q does not exist in this relay", name)
+	}
+	return all, nil
+}
+
+// deadRow is a dead letter in a list.
+type deadRow struct {
+	admin.DeadLetter
+	ID, Link, Error string
+	At              time.Time
+	Open            bool
+	Closed          string
+}
+
+// topicGroup are dead letters of one topic.
+type topicGroup struct {
+	Pipeline, Topic string
+	Count           int
+}
+
+// deadData is a list of dead letters.
+type deadData struct {
+	Filter   deadFilter
+	Names    []string // of all pipelines
+	Total    int64    // open ones that match
+	Rows     []deadRow
+	Groups   []*admin.ErrorGroup
+	Topics   []topicGroup
+	Grouped  int // how many of the newest the groups are of
+	Sinks    bool
+	ReadOnly bool
+	Errors   []string // databases that cannot be read
+	Done     string   // what was done just now
+}
+
+// deadList serves the list.
+func (s *Console) deadList(w http.ResponseWriter, r *http.Request) {
+	d := deadData{Filter: filterOf(r.URL.Query()), Done: r.URL.Query().Get("done")}
+	q, err := d.Filter.parse()
+	if err != nil {
+		s.fail(w, r, http.StatusBadRequest, err)
+		return
+	}
+	selected, err := s.selected(d.Filter.Pipeline)
+	if err != nil {
+		s.fail(w, r, http.StatusNotFound, err)
+		return
+	}
+	for _, p := range s.config.Source.Pipelines() {
+		d.Names = append(d.Names, p.Name)
+		d.Sinks = d.Sinks || p.Sinks != nil
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), deadTimeout)
+	defer cancel()
+	var newest []buffer.DeadEvent
+	for _, p := range selected {
+		n, err := p.Store.CountDead(ctx, q)
+		if err == nil && n.Open+n.Closed > 0 {
+			var events []buffer.DeadEvent
+			events, err = p.Store.ListNewestDead(ctx, q, deadGrouped)
+			newest = append(newest, events...)
+		}
+		if err != nil {
+			d.Errors = append(d.Errors, s.config.Redact(p.Name+": "+err.Error()))
+			continue
+		}
+		d.Total += n.Open
+	}
+	slices.SortStableFunc(newest, func(a, b buffer.DeadEvent) int { return b.DiedAt.Compare(a.DiedAt) })
+	newest = newest[:min(len(newest), deadGrouped)]
+	d.Grouped = len(newest)
+	var groups admin.ErrorGroups
+	topics := map[topicGroup]int{}
+	for i := range newest {
+		e := &newest[i]
+		groups.Add(e)
+		topics[topicGroup{Pipeline: e.Pipeline, Topic: e.Topic}]++
+		if i < deadPage {
+			d.Rows = append(d.Rows, s.deadRow(e))
+		}
+	}
+	for t, n := range topics {
+		t.Count = n
+		d.Topics = append(d.Topics, t)
+	}
+	slices.SortFunc(d.Topics, func(a, b topicGroup) int {
+		if a.Count != b.Count {
+			return b.Count - a.Count
+		}
+		return strings.Compare(a.Pipeline+"\x00"+a.Topic, b.Pipeline+"\x00"+b.Topic)
+	})
+	d.Groups = groups.Sorted()
+	d.Groups, d.Topics = d.Groups[:min(len(d.Groups), 20)], d.Topics[:min(len(d.Topics), 20)]
+	for _, g := range d.Groups {
+		g.Error = s.config.Redact(g.Error)
+	}
+	s.render(w, r, http.StatusOK, "dead", "dead", "Dead letters", &d)
+}
+
+// maxShownError is how many bytes of an error a list shows.
+const maxShownError = 300
+
+func (s *Console) deadRow(e *buffer.DeadEvent) deadRow {
+	row := deadRow{
+		DeadLetter: admin.NewDeadLetter(e, s.config.Redact), ID: e.Identity(), At: e.DiedAt, Open: e.ClosedAs == "", Closed: e.ClosedAs,
+		Link: "dead/" + url.PathEscape(e.Pipeline) + "/" + url.PathEscape(e.Identity()),
+	}
+	row.Error = shorten(row.DeadLetter.Error, maxShownError)
+	row.Topic = shorten(row.Topic, maxShownError)
+	return row
+}
+
+// shorten cuts a text between characters.
+func shorten(text string, size int) string {
+	if len(text) <= size {
+		return text
+	}
+	return strings.ToValidUTF8(text[:size], "") + "…"
+}
+
+// deadDetail is one dead letter in full.
+type deadDetail struct {
+	deadRow
+	Event               *buffer.DeadEvent
+	FullError           string
+	Pretty, Raw         string
+	Binary              bool
+	Cut                 bool // the payload is longer than what is shown
+	Headers, EventRow   string
+	Notified, ClosedAt  time.Time
+	ClosedBy            string
+	Command, CommandAll string
+}
+
+// deadShow serves the dead letters of one event.
+func (s *Console) deadShow(w http.ResponseWriter, r *http.Request) {
+	selected, err := s.selected(r.PathValue("pipeline"))
+	if err != nil {
+		s.fail(w, r, http.StatusNotFound, err)
+		return
+	}
+	p := selected[0]
+	q, err := deadFilter{ID: r.PathValue("id"), Closed: true}.parse()
+	if err != nil {
+		s.fail(w, r, http.StatusBadRequest, err)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), deadTimeout)
+	defer cancel()
+	var letters []deadDetail
+	err = p.Each(ctx, q, func(e *buffer.DeadEvent) (bool, error) {
+		letters = append(letters, s.deadDetail(e))
+		return len(letters) < deadPage, nil
+	})
+	switch {
+	case err != nil:
+		s.fail(w, r, http.StatusServiceUnavailable, err)
+		return
+	case letters == nil:
+		s.fail(w, r, http.StatusNotFound, errors.New("no dead letter has this id"))
+		return
+	}
+	slices.Reverse(letters) // the newest first
+	s.render(w, r, http.StatusOK, "dead_show", "dead", p.Name+" "+letters[0].ID, map[string]any{"Pipeline": p.Name, "ID": letters[0].ID, "Letters": letters})
+}

@@ -1,0 +1,121 @@
+package console
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/outboxrelay/relay/internal/access"
+	"github.com/outboxrelay/relay/internal/admin"
+)
+
+// confirmData is what is about to be done.
+type confirmData struct {
+	Filter  deadFilter
+	Action  admin.Action
+	Changed []admin.Changed // what would be done, by pipeline
+	Total   int64
+	Back    string
+}
+
+// deadChange replays or discards the dead letters that a form selects: first it asks, with the counts, then it does it. A form without a
+// pipeline selects those of all pipelines.
+func (s *Console) deadChange(w http.ResponseWriter, r *http.Request) {
+	r.Body = http.MaxBytesReader(w, r.Body, 1<<20)
+	if err := r.ParseForm(); err != nil {
+		s.fail(w, r, http.StatusBadRequest, err)
+		return
+	}
+	act := admin.Action(r.PostForm.Get("action"))
+	if act != admin.Replay && act != admin.Discard {
+		s.fail(w, r, http.StatusBadRequest, fmt.Errorf("action is %q; expected replay or discard", act))
+		return
+	}
+	d := confirmData{Filter: filterOf(r.PostForm), Action: act}
+	if chosen := r.PostForm["chosen"]; len(chosen) > 0 { // PIPELINE ID, of a list
+		pipeline, ids, err := chosenOf(chosen)
+		if err != nil {
+			s.fail(w, r, http.StatusBadRequest, err)
+			return
+		}
+		d.Filter = deadFilter{Pipeline: pipeline, ID: strings.Join(ids, ","), Sink: d.Filter.Sink}
+	} else if r.PostForm.Get("some") != "" {
+		s.fail(w, r, http.StatusBadRequest, fmt.Errorf("nothing is selected; select dead letters in the list, or choose all that match"))
+		return
+	}
+	d.Filter.Closed = false
+	d.Back = "../dead?" + d.Filter.Query()
+	q, err := d.Filter.parse()
+	if err != nil {
+		s.fail(w, r, http.StatusBadRequest, err)
+		return
+	}
+	selected, err := s.selected(d.Filter.Pipeline)
+	if err != nil {
+		s.fail(w, r, http.StatusNotFound, err)
+		return
+	}
+	confirmed := r.PostForm.Get("confirmed") != ""
+	q.ClosedBy = admin.ClosedBy(r, "console")
+	ctx, cancel := context.WithTimeout(r.Context(), deadTimeout)
+	defer cancel()
+	for _, p := range selected {
+		changed, err := p.Change(ctx, act, q, !confirmed, nil)
+		changed.Pipeline = p.Name
+		if confirmed && changed.Changed > 0 {
+			s.config.Log.InfoContext(ctx, "dead letters changed in the console", "action", string(act), "pipeline", p.Name, "changed", changed.Changed,
+				"user", access.UserOf(r.Context()).Name, "from", r.RemoteAddr, "filter", d.Filter.Query())
+		}
+		if err != nil {
+			s.fail(w, r, http.StatusServiceUnavailable, fmt.Errorf("pipeline %s: %s changed %d dead letters, then failed; repeat it to continue: %w", p.Name, act, changed.Changed, err))
+			return
+		}
+		d.Total += changed.Changed
+		if changed.Changed+changed.Unnotified+changed.Skipped > 0 || len(changed.Dropped) > 0 {
+			d.Changed = append(d.Changed, changed)
+		}
+	}
+	if !confirmed {
+		s.render(w, r, http.StatusOK, "dead_confirm", "dead", "Are you sure?", &d)
+		return
+	}
+	back := deadFilter{Pipeline: d.Filter.Pipeline, Sink: d.Filter.Sink}
+	redirect(w, "../dead?"+back.Query()+"&done="+url.QueryEscape(doneText(act, &d)))
+}
+
+// doneText says what was done.
+func doneText(act admin.Action, d *confirmData) string {
+	verb := map[admin.Action]string{admin.Replay: "replayed", admin.Discard: "discarded"}[act]
+	text := fmt.Sprintf("%s %s.", admin.Count(d.Total), verb)
+	var skipped, closed, unnotified int64
+	for _, c := range d.Changed {
+		skipped, closed, unnotified = skipped+c.Skipped, closed+c.ClosedMeanwhile, unnotified+c.Unnotified
+	}
+	if d.Total == 0 && closed == 0 && skipped == 0 && unnotified == 0 {
+		return "Nothing was " + verb + ": somebody else closed them meanwhile, or none matches."
+	}
+	if closed > 0 {
+		text += fmt.Sprintf(" %s had been closed by somebody else meanwhile.", admin.Count(closed))
+	}
+	if skipped > closed {
+		text += fmt.Sprintf(" %s were skipped: their id is in the buffer again, or the table refuses the row.", admin.Count(skipped-closed))
+	}
+	if unnotified > 0 {
+		text += fmt.Sprintf(" %s wait until the dead-letter hook was notified of them.", admin.Count(unnotified))
+	}
+	return text
+}
+
+// chosenOf splits what was selected in a list, which must be of one pipeline.
+func chosenOf(chosen []string) (pipeline string, ids []string, err error) {
+	for _, one := range chosen {
+		name, id, _ := strings.Cut(one, " ")
+		if pipeline != "" && name != pipeline {
+			return "", nil, fmt.Errorf("the selection has dead letters of %s and %s; expected those of one pipeline: filter the list by pipeline", pipeline, name)
+		}
+		pipeline, ids = name, append(ids, id)
+	}
+	return pipeline, ids, nil
+}

@@ -1,0 +1,267 @@
+package console
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"html/template"
+	"math"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/admin"
+)
+
+// row is a line of the overview: a pipeline, or one of its several sinks.
+type row struct {
+	ID                       string // of its element
+	Pipeline, Sink           string
+	Link                     string
+	State                    string
+	Class                    string // of the state: good, bad, or "" for idle
+	Error                    string // why its figures are unknown
+	Pending                  int64
+	Oldest                   *float64
+	PerSecond, P50, P99      string
+	Leased, Waiting          int64
+	Dead                     int64
+	DeadLink                 string
+	Chart                    template.HTML
+	IsSink, HasSinks, Routed bool
+}
+
+// overviewData is what the overview shows.
+type overviewData struct {
+	Headline string
+	Good     bool
+	Problems []problem
+	Rows     []row
+	Relays   []relayRow
+	At       time.Time
+}
+
+// relayRow is a process that works on some pipelines.
+type relayRow struct {
+	Process   string
+	Version   string
+	This      bool
+	Running   bool
+	Seen, Up  float64
+	Pipelines []string
+	NotReady  string
+}
+
+// maxProblems is how many problems the overview shows.
+const maxProblems = 30
+
+// overviewOf puts together what the overview shows.
+func (s *Console) overviewOf(report *admin.Report) overviewData {
+	now := time.Now()
+	d := overviewData{At: now, Problems: problems(s, report), Relays: s.relayRows(report)}
+	s.live.setSince(now, d.Problems)
+	bad := map[string]bool{}
+	stopped := 0
+	for i := range d.Problems {
+		if p := &d.Problems[i]; !p.Warning {
+			if !bad[p.Pipeline] {
+				stopped++
+			}
+			bad[p.Pipeline], bad[p.Pipeline+"/"+p.Sink] = true, true
+		}
+	}
+	total := len(report.Pipelines) + len(report.Errors)
+	switch {
+	case stopped > 0:
+		d.Headline = fmt.Sprintf("%d of %d %s.", stopped, total, map[bool]string{true: "pipelines need attention", false: "pipelines needs attention"}[stopped > 1])
+		if total == 1 {
+			d.Headline = "The pipeline needs attention."
+		}
+	case len(d.Problems) > 0:
+		d.Headline = "Everything moves, with warnings."
+	default:
+		d.Headline, d.Good = "Everything works.", true
+	}
+	if len(d.Problems) > maxProblems {
+		d.Problems = d.Problems[:maxProblems]
+	}
+	for i := range report.Pipelines {
+		d.Rows = append(d.Rows, s.rowsOf(&report.Pipelines[i], bad, now)...)
+	}
+	for _, e := range report.Errors {
+		d.Rows = append(d.Rows, row{ID: "row-" + e.Name, Pipeline: e.Name, Link: pipelineLink(e.Name), State: "unknown", Class: "bad", Error: e.Error})
+	}
+	return d
+}
+
+// rowsOf are the rows of a pipeline. bad names the pipelines and sinks that stand still.
+func (s *Console) rowsOf(p *admin.PipelineReport, bad map[string]bool, now time.Time) []row {
+	state := func(text, key string) (string, string) {
+		switch {
+		case bad[key]:
+			return text, "bad"
+		case text == "sending":
+			return "moving", "good"
+		case text == "no relay", strings.HasPrefix(text, "retries"):
+			return text, "warn"
+		}
+		return text, ""
+	}
+	one := row{
+		ID: "row-" + p.Name, Pipeline: p.Name, Link: pipelineLink(p.Name), Pending: p.Pending, Oldest: p.OldestPendingSeconds,
+		Leased: p.Batches.Leased, Waiting: p.Batches.Waiting + p.Batches.Delivered, Dead: p.Dead, DeadLink: deadLink(p.Name, ""), HasSinks: p.Sinks != nil,
+	}
+	one.State, one.Class = state(p.State, p.Name+"/")
+	s.addFigures(&one, seriesKey{pipeline: p.Name}, now)
+	rows := []row{one}
+	for i := range p.Sinks {
+		of := &p.Sinks[i]
+		one := row{
+			ID: "row-" + p.Name + "/" + of.Name, Pipeline: p.Name, Sink: of.Name, Link: pipelineLink(p.Name), Pending: of.Pending, Oldest: of.OldestPendingSeconds,
+			Leased: of.Batches.Leased, Waiting: of.Batches.Waiting + of.Batches.Delivered, Dead: of.Dead, DeadLink: deadLink(p.Name, of.Name), IsSink: true,
+		}
+		one.State, one.Class = state(of.State, p.Name+"/"+of.Name)
+		s.addFigures(&one, seriesKey{p.Name, of.Name}, now)
+		rows = append(rows, one)
+	}
+	return rows
+}
+
+// addFigures adds what the history knows.
+func (s *Console) addFigures(r *row, key seriesKey, now time.Time) {
+	r.PerSecond, r.P50, r.P99 = "–", "–", "–"
+	if p, ok := s.history.now(key); ok {
+		if !math.IsNaN(float64(p.PerSecond)) {
+			r.PerSecond = rateText(float64(p.PerSecond))
+		}
+		r.P50, r.P99 = latencyText(p.P50), latencyText(p.P99)
+	}
+	_, _, points := s.history.read(key, false, now)
+	values := make([]float32, len(points))
+	for i := range points {
+		values[i] = points[i].PerSecond
+	}
+	r.Chart = sparkline(values)
+}
+
+func latencyText(seconds float32) string {
+	if math.IsNaN(float64(seconds)) {
+		return "–"
+	}
+	return admin.Age(time.Duration(float64(seconds) * float64(time.Second)))
+}
+
+// sparkPoints is how many points a sparkline has: each is the maximum of several of the history.
+const sparkPoints = 60
+
+// sparkline draws values as a line of SVG, 120 by 24. Unknown values leave a gap.
+func sparkline(values []float32) template.HTML {
+	var (
+		points [sparkPoints]float32
+		top    float32
+		known  bool
+	)
+	for i := range points {
+		points[i] = float32(math.NaN())
+		for _, v := range values[i*len(values)/sparkPoints : (i+1)*len(values)/sparkPoints] {
+			if !math.IsNaN(float64(v)) && (math.IsNaN(float64(points[i])) || v > points[i]) {
+				points[i], known = v, true
+			}
+		}
+		top = max(top, points[i])
+		if math.IsNaN(float64(top)) {
+			top = 0
+			for _, p := range points[:i+1] {
+				if p > top {
+					top = p
+				}
+			}
+		}
+	}
+	var path strings.Builder
+	down := false
+	for i, v := range points {
+		if math.IsNaN(float64(v)) {
+			down = false
+			continue
+		}
+		y := 22.0
+		if top > 0 {
+			y = 22 - 20*float64(v/top)
+		}
+		command := "L"
+		if !down {
+			command, down = "M", true
+		}
+		fmt.Fprintf(&path, "%s%d %.0f", command, i*2, y)
+	}
+	if !known {
+		return ""
+	}
+	return template.HTML(`<svg viewBox="0 0 120 24" aria-hidden="true"><path d="` + path.String() + `"/></svg>`) //nolint:gosec // numbers only
+}
+
+// relayRows are the processes that work on the pipelines, those that run first; a process once.
+func (s *Console) relayRows(report *admin.Report) []relayRow {
+	var (
+		rows []relayRow
+		at   = map[string]int{}
+	)
+	for i := range report.Pipelines {
+		p := &report.Pipelines[i]
+		for _, r := range p.Relays {
+			name := process(r.Owner)
+			k, known := at[name]
+			if !known {
+				k = len(rows)
+				at[name] = k
+				rows = append(rows, relayRow{Process: name, Version: r.Version, This: name == s.config.Process, Seen: r.SeenSeconds, Up: r.UptimeSeconds})
+			}
+			one := &rows[k]
+			one.Running = one.Running || r.Running
+			one.Seen = min(one.Seen, r.SeenSeconds)
+			if len(one.Pipelines) == 0 || one.Pipelines[len(one.Pipelines)-1] != p.Name {
+				one.Pipelines = append(one.Pipelines, p.Name)
+			}
+			if r.Running && one.NotReady == "" {
+				one.NotReady = r.NotReady
+			}
+		}
+	}
+	running := rows[:0:0]
+	for _, wanted := range []bool{true, false} {
+		for _, one := range rows {
+			if one.Running == wanted {
+				running = append(running, one)
+			}
+		}
+	}
+	return running
+}
+
+// overview serves the first page.
+func (s *Console) overview(w http.ResponseWriter, r *http.Request) {
+	report := s.config.Source.Report(r.Context())
+	s.render(w, r, http.StatusOK, "overview", "overview", "Overview", s.overviewOf(&report))
+}
+
+// overviewParts renders the elements of the overview that change, by id.
+func (s *Console) overviewParts(ctx context.Context, report *admin.Report) map[string]string {
+	d := s.overviewOf(report)
+	parts := map[string]string{}
+	t := layouts["overview"]
+	add := func(id, name string, data any) {
+		var b bytes.Buffer
+		if err := t.ExecuteTemplate(&b, name, data); err != nil {
+			s.config.Log.ErrorContext(ctx, "rendering a part of the overview failed", "part", name, "error", err)
+			return
+		}
+		parts[id] = b.String()
+	}
+	add("problems", "problems", &d)
+	add("relays", "relays", &d)
+	for i := range d.Rows {
+		add(d.Rows[i].ID, "row", &d.Rows[i])
+	}
+	return parts
+}

@@ -1,0 +1,97 @@
+package console
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"net/http"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/admin"
+)
+
+// pipelineData is what the page of a pipeline shows.
+type pipelineData struct {
+	Name     string
+	Report   *admin.PipelineReport // nil: it cannot be read
+	Error    string
+	Problems []problem
+	Rows     []row
+	Sinks    []string // with a history of their own; "" is the pipeline's
+	Now      time.Time
+}
+
+func (s *Console) pipeline(w http.ResponseWriter, r *http.Request) {
+	name := r.PathValue("name")
+	if _, err := s.selected(name); err != nil {
+		s.fail(w, r, http.StatusNotFound, err)
+		return
+	}
+	report := s.config.Source.Report(r.Context())
+	d := pipelineData{Name: name, Sinks: []string{""}, Now: time.Now()}
+	all := s.overviewOf(&report)
+	for _, one := range all.Problems {
+		if one.Pipeline == name {
+			d.Problems = append(d.Problems, one)
+		}
+	}
+	for _, one := range all.Rows {
+		if one.Pipeline == name {
+			d.Rows = append(d.Rows, one)
+		}
+	}
+	for i := range report.Pipelines {
+		if report.Pipelines[i].Name == name {
+			d.Report = &report.Pipelines[i]
+			for _, sink := range d.Report.Sinks {
+				d.Sinks = append(d.Sinks, sink.Name)
+			}
+		}
+	}
+	for _, e := range report.Errors {
+		if e.Name == name {
+			d.Error = e.Error
+		}
+	}
+	s.render(w, r, http.StatusOK, "pipeline", "overview", name, &d)
+}
+
+// number is null in JSON if it is unknown.
+type number float32
+
+// MarshalJSON implements json.Marshaler.
+func (n number) MarshalJSON() ([]byte, error) {
+	if math.IsNaN(float64(n)) {
+		return []byte("null"), nil
+	}
+	return fmt.Appendf(nil, "%.4g", n), nil
+}
+
+// pipelineHistory serves the points of a chart: ?sink= and ?span=hour|day.
+func (s *Console) pipelineHistory(w http.ResponseWriter, r *http.Request) {
+	key := seriesKey{r.PathValue("name"), r.URL.Query().Get("sink")}
+	from, step, points := s.history.read(key, r.URL.Query().Get("span") == "day", time.Now())
+	answer := struct {
+		From      int64    `json:"from"` // seconds since 1970, of the first point
+		Step      int64    `json:"step"` // seconds
+		PerSecond []number `json:"per_second"`
+		Pending   []number `json:"pending"`
+		Oldest    []number `json:"oldest"`
+		P50       []number `json:"p50"`
+		P99       []number `json:"p99"`
+		Dead      []number `json:"dead"`
+	}{From: from.Unix(), Step: int64(step / time.Second)}
+	for _, p := range points {
+		answer.PerSecond, answer.Pending, answer.Oldest = append(answer.PerSecond, number(p.PerSecond)), append(answer.Pending, number(p.Pending)), append(answer.Oldest, number(p.Oldest))
+		answer.P50, answer.P99, answer.Dead = append(answer.P50, number(p.P50)), append(answer.P99, number(p.P99)), append(answer.Dead, number(p.Dead))
+	}
+	text, err := json.Marshal(answer)
+	if err != nil { // cannot happen
+		s.fail(w, r, http.StatusInternalServerError, err)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if _, err := w.Write(text); err != nil {
+		s.config.Log.Debug("writing a response failed", "error", err)
+	}
+}

@@ -1,0 +1,166 @@
+package console
+
+import (
+	"fmt"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/admin"
+)
+
+// problem is something that is wrong with a pipeline: what, since when, what happens by itself, and what to do.
+type problem struct {
+	// Pipeline is the pipeline's name, Sink that of one of its several sinks, or "".
+	Pipeline, Sink string
+	// Title says what is wrong in a few words, Detail quotes who said it.
+	Title, Detail string
+	// Alone is what the relay does about it by itself; Do is what a person can do.
+	Alone, Do string
+	// Link leads to a page about it, from the overview, and LinkText says which; "" if none does.
+	Link, LinkText string
+	// Warning: nothing stands still because of it.
+	Warning bool
+	// Since is when this process saw it first.
+	Since time.Time
+}
+
+// key finds the same problem in the next report: what a server says may change each time.
+func (p *problem) key() string { return p.Pipeline + "\x00" + p.Sink + "\x00" + p.Title }
+
+// classProblem says what the class of a readiness error means.
+var classProblem = map[string]struct{ title, alone, do string }{
+	"database": {
+		"database does not work", "The relay tries again every second. Events are safe in their table or at their sink; nothing is sent twice or lost.",
+		"Check that the database runs, has disk space, and accepts writes.",
+	},
+	"sink": {
+		"sink unavailable", "Events wait, none becomes a dead letter. The relay probes the sink about every second and continues when it answers.",
+		"Check that the sink runs and that its url, credentials and address (stream, subject, path) are right.",
+	},
+	"refusing": {
+		"sink refuses everything", "One batch at a time is tried, every 1 to 5 seconds. With the first success everything that waits is sent. Events that are refused alone retry.max_attempts times become dead letters.",
+		"Read what the sink says: a wrong key or path looks like this. Correct relay.yaml and restart the relay.",
+	},
+	"stalled": {
+		"stands still", "The relay keeps trying.",
+		"Run relay doctor.",
+	},
+}
+
+// problems returns what is wrong, the worst first. Since is not set.
+func problems(s *Console, report *admin.Report) (all []problem) {
+	notReady := map[string]bool{}
+	for _, e := range report.Errors {
+		one := classProblem["database"]
+		notReady[e.Name] = true
+		all = append(all, problem{Pipeline: e.Name, Title: one.title, Detail: e.Error, Alone: one.alone, Do: one.do})
+	}
+	for _, p := range s.config.Source.Pipelines() {
+		for _, n := range p.NotReady() {
+			one := classProblem[n.Class]
+			if notReady[n.Pipeline] && n.Class == "database" {
+				continue
+			}
+			notReady[n.Pipeline+"/"+n.Sink] = true
+			all = append(all, problem{
+				Pipeline: n.Pipeline, Sink: n.Sink, Title: one.title, Detail: s.config.Redact(n.Err.Error()), Alone: one.alone, Do: one.do,
+				Link: pipelineLink(n.Pipeline), LinkText: "what waits",
+			})
+		}
+	}
+	for i := range report.Pipelines {
+		all = append(all, s.pipelineProblems(&report.Pipelines[i], notReady)...)
+	}
+	slices.SortStableFunc(all, func(a, b problem) int {
+		switch {
+		case a.Warning == b.Warning:
+			return 0
+		case a.Warning:
+			return 1
+		}
+		return -1
+	})
+	return all
+}
+
+func pipelineLink(name string) string { return "pipelines/" + url.PathEscape(name) }
+
+// pipelineProblems are those that the database tells of. notReady names what is not ready in this process.
+func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]bool) (all []problem) {
+	add := func(one problem) {
+		one.Pipeline = p.Name
+		all = append(all, one)
+	}
+	for _, r := range p.Relays {
+		if r.Running && r.NotReady != "" && !strings.HasPrefix(r.Owner, s.config.Process+"/") && !notReady[p.Name+"/"+r.Sink] {
+			add(problem{
+				Sink: r.Sink, Title: "another relay makes no progress", Detail: process(r.Owner) + ": " + r.NotReady,
+				Alone: "This relay does its work, as far as it can.", Do: "Look at the log of that process.", Warning: true,
+			})
+		}
+	}
+	if p.ClaimingStopped != "" {
+		add(problem{
+			Title: "claiming stopped", Detail: p.ClaimingStopped, Alone: "Claiming continues when fewer batches wait. New events stay in the table.",
+			Do: "Find out why the batches wait.", Link: pipelineLink(p.Name), LinkText: "what waits",
+		})
+	}
+	waits := func(sink string, waits []admin.WaitReport) {
+		if notReady[p.Name+"/"+sink] {
+			return
+		}
+		for _, w := range waits {
+			add(problem{
+				Sink: sink, Title: "batches wait for a retry", Detail: w.Text(), Warning: true,
+				Alone: "They are sent again by themselves.", Do: "Read what the sink says.", Link: pipelineLink(p.Name), LinkText: "what waits",
+			})
+			return
+		}
+	}
+	waits("", p.Waits)
+	for _, one := range p.Sinks {
+		waits(one.Name, one.Waits)
+	}
+	if p.Suspects != nil {
+		add(problem{
+			Title: "suspects", Detail: p.Suspects.Text(), Warning: true,
+			Alone: "They are sent one at a time. An event that was alone in flight when a relay died, five times, becomes a dead letter.",
+			Do:    "Find out why relays died: memory limits, a crash of the host.",
+		})
+	}
+	for _, text := range p.SinkProblems {
+		add(problem{Title: "sinks", Detail: text, Warning: true})
+	}
+	if p.VacuumBlockedBy != nil {
+		add(problem{
+			Title: "a transaction blocks vacuum", Detail: p.VacuumBlockedBy.Text, Warning: true,
+			Alone: "The relay is not slowed down, but the database's tables grow.", Do: "End that transaction; relay doctor prints the statement.",
+		})
+	}
+	if p.Hook != nil {
+		for _, w := range p.Hook.Waits {
+			add(problem{
+				Title: "the dead-letter hook fails", Detail: w.Text(), Warning: true,
+				Alone: "It is notified again until it answers; nothing is lost.", Do: "Check dead_letter.hook.",
+			})
+		}
+	}
+	if p.Dead > 0 {
+		add(problem{
+			Title: fmt.Sprintf("%s dead letter%s", admin.Count(p.Dead), map[bool]string{true: "", false: "s"}[p.Dead == 1]), Warning: true,
+			Alone: "Nothing: they stay until somebody replays or discards them.", Do: "Look at their errors, correct the cause, then replay them.",
+			Link: "dead?pipeline=" + url.QueryEscape(p.Name), LinkText: "dead letters",
+		})
+	}
+	return all
+}
+
+// process is an owner without its pipeline: host/pid.
+func process(owner string) string {
+	if parts := strings.SplitN(owner, "/", 3); len(parts) == 3 {
+		return parts[0] + "/" + parts[1]
+	}
+	return owner
+}

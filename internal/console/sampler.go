@@ -1,0 +1,70 @@
+package console
+
+import (
+	"context"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/admin"
+)
+
+// liveEvery is how often the status is read while a browser shows the overview; otherwise every hourStep.
+const liveEvery = time.Second
+
+// Run reads the status of all pipelines for the history, and renders it for the browsers that show the overview, until ctx is
+// done. Then the live connections end.
+func (s *Console) Run(ctx context.Context) error {
+	defer s.live.close()
+	tick := time.NewTicker(liveEvery)
+	defer tick.Stop()
+	var sampled time.Time
+	for {
+		if now := time.Now(); s.inUse.Load() && (s.live.watched() || now.Sub(sampled) >= hourStep-liveEvery/2) {
+			report := s.config.Source.Report(ctx)
+			if ctx.Err() != nil {
+				return nil
+			}
+			sampled = now
+			s.sample(now, &report)
+			if s.live.watched() {
+				s.live.publish(s.overviewParts(ctx, &report))
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-s.live.wake:
+		}
+	}
+}
+
+// sample adds a report to the history.
+func (s *Console) sample(now time.Time, report *admin.Report) {
+	for i := range report.Pipelines {
+		p := &report.Pipelines[i]
+		byOwner := func(of func(sink string) bool) map[string]int64 {
+			counts := map[string]int64{}
+			for j := range p.Relays {
+				if r := &p.Relays[j]; r.Running && of(r.Sink) {
+					counts[r.Owner+" "+r.Sink] = r.Delivered
+				}
+			}
+			return counts
+		}
+		all := observation{
+			pending: p.Pending, oldest: p.OldestPendingSeconds, dead: p.Dead, delivered: byOwner(func(string) bool { return true }),
+			latency: s.config.Source.Metrics().Latency(p.Name, ""),
+		}
+		for j := range p.Sinks {
+			one := &p.Sinks[j]
+			o := observation{
+				pending: one.Pending, oldest: one.OldestPendingSeconds, dead: one.Dead,
+				delivered: byOwner(func(sink string) bool { return sink == one.Name }), latency: s.config.Source.Metrics().Latency(p.Name, one.Name),
+			}
+			s.history.add(seriesKey{p.Name, one.Name}, now, o)
+			all.latency = all.latency.Plus(o.latency)
+		}
+		s.history.add(seriesKey{pipeline: p.Name}, now, all)
+	}
+	s.live.observe(now, problems(s, report))
+}
