@@ -173,8 +173,8 @@ var functions = template.FuncMap{
 	"rate":    rateText,
 	"utc":     func(at time.Time) string { return at.UTC().Format(time.RFC3339) },
 	"clock":   func(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 UTC") },
-	"plural": func(n int64, one, many string) string {
-		if n == 1 {
+	"plural": func(n any, one, many string) string {
+		if fmt.Sprint(n) == "1" {
 			return one
 		}
 		return many

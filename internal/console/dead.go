@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"html/template"
 	"net/http"
 	"net/url"
 	"slices"
@@ -53,6 +54,9 @@ func (f deadFilter) Query() string {
 	}
 	return q.Encode()
 }
+
+// Link is the list of what the filter selects, from a page beside it.
+func (f deadFilter) Link() template.URL { return template.URL("dead?" + f.Query()) } //nolint:gosec // encoded
 
 // field is a field of a form.
 type field struct{ Name, Value string }

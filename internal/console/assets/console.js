@@ -95,6 +95,7 @@ function charts(section) {
   }
   draw();
   setInterval(draw, 10000);
+  addEventListener("resize", draw);
 }
 
 // selectAll lets one checkbox select all that a list shows.
