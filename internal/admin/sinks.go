@@ -124,8 +124,8 @@ func claimingStopped(maxWaiting int, sinks []string, s *buffer.Status) string {
 	return fmt.Sprintf("nothing more is claimed: at every sink %s or more batches wait for a retry or a delete (max_waiting)", Count(int64(maxWaiting)))
 }
 
-// NotReady is why a pipeline, or one of its sinks, is not ready.
-type NotReady struct {
+// NotReadyReason is why a pipeline, or one of its sinks, is not ready.
+type NotReadyReason struct {
 	Pipeline string
 	// Sink is one of several sinks; "" for the pipeline.
 	Sink string
@@ -135,10 +135,10 @@ type NotReady struct {
 }
 
 // NotReady returns everything that is not ready.
-func (p *Pipeline) NotReady() (all []NotReady) {
+func (p *Pipeline) NotReady() (all []NotReadyReason) {
 	add := func(sink string, r Readiness) {
 		if err := r.Ready(); err != nil {
-			all = append(all, NotReady{p.Name, sink, classOf(err), err})
+			all = append(all, NotReadyReason{p.Name, sink, classOf(err), err})
 		}
 	}
 	if p.Sinks == nil {

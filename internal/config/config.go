@@ -29,7 +29,7 @@ type Config struct {
 	redaction redaction
 }
 
-// Admin is the HTTP endpoint for probes, metrics and the dashboard.
+// Admin is the HTTP endpoint for probes, metrics and the console.
 type Admin struct {
 	// Listen is host:port; "" disables the endpoint.
 	Listen string

@@ -73,7 +73,7 @@ func keyNames(keys []key, variant string) (names []string) {
 
 func (c *Config) keys() []key {
 	return []key{
-		{name: "admin", value: mapping{&c.Admin}, help: "The HTTP endpoint for probes, metrics and the dashboard."},
+		{name: "admin", value: mapping{&c.Admin}, help: "The HTTP endpoint for probes, metrics and the console."},
 		{name: "log", value: mapping{&c.Log}, help: "Logging, on standard error."},
 		{
 			name: "shutdown_timeout", value: duration(&c.ShutdownTimeout, time.Millisecond, 24*time.Hour), def: "30s",

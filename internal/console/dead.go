@@ -68,8 +68,14 @@ func (f deadFilter) Fields() (set []field) {
 		closed = "1"
 	}
 	for _, one := range []field{
-		{"pipeline", f.Pipeline}, {"sink", f.Sink}, {"topic", f.Topic}, {"error", f.Error}, {"id", f.ID},
-		{"newer_than", f.Newer}, {"older_than", f.Older}, {"closed", closed},
+		{"pipeline", f.Pipeline},
+		{"sink", f.Sink},
+		{"topic", f.Topic},
+		{"error", f.Error},
+		{"id", f.ID},
+		{"newer_than", f.Newer},
+		{"older_than", f.Older},
+		{"closed", closed},
 	} {
 		if one.Value != "" {
 			set = append(set, one)

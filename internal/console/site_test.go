@@ -6,7 +6,6 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -82,7 +81,7 @@ pipelines:
     source: {url: "sqlite://%s/orders.db"}
     sink: {url: "%s/batch", results: '[.body.errors[]? | {id, error}]'}
 `, token, dir, s.api.server.URL) + strings.ReplaceAll(more, "%s", dir)
-	r, err := relay.Open(filepath.Join(dir, "relay.yaml"), relay.Options{Text: []byte(text), Log: slog.New(slog.NewTextHandler(io.Discard, nil))})
+	r, err := relay.Open(filepath.Join(dir, "relay.yaml"), relay.Options{Text: []byte(text), Log: slog.New(slog.DiscardHandler)})
 	testkit.NoError(t, err)
 	_, err = r.Migrate(t.Context())
 	testkit.NoError(t, err)
@@ -129,9 +128,9 @@ func (s *site) expectDead(t *testing.T, want int) {
 
 // tab is a tab of the browser, in a profile of its own.
 type tab struct {
-	context.Context
-	t    *testing.T
-	site *site
+	context.Context //nolint:containedctx // the tab's own, which chromedp identifies it by
+	t               *testing.T
+	site            *site
 
 	last     string // text of the page
 	mu       sync.Mutex
@@ -259,9 +258,9 @@ func (b *tab) expectAccessible(name string) {
 			if scroll := value[float64](b, "document.documentElement.scrollWidth - document.documentElement.clientWidth"); scroll > 0 {
 				b.t.Errorf("%s, %s, %d wide: the page scrolls sideways by %v px", name, scheme, width, scroll)
 			}
-			png, err := chromedp.Run(b, chromedp.FullScreenshot(90))
+			png, err := chromedp.Run(b, chromedp.FullScreenshot(100))
 			testkit.NoError(b.t, err)
-			testkit.NoError(b.t, os.WriteFile(filepath.Join(b.t.ArtifactDir(), fmt.Sprintf("%s-%s-%d.jpg", name, scheme, width)), png, 0o600))
+			testkit.NoError(b.t, os.WriteFile(filepath.Join(b.t.ArtifactDir(), fmt.Sprintf("%s-%s-%d.png", name, scheme, width)), png, 0o600))
 		}
 	}
 	b.do(chromedp.EmulateViewport(1280, 900))

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the server programs that the tests start: PostgreSQL, Redis (which is
 # its own sentinel), Valkey, PgBouncer and Sidekiq; on Linux also faketime, which makes
-# the clock of a server jump. Quick when all of them are there.
+# the clock of a server jump, and Chromium, for the console. Quick when all of them are there.
 # Redis may be old and Valkey is new, so tests see how both behave.
 set -eu
 
@@ -19,7 +19,7 @@ found() {
 }
 
 case $(uname) in
-Linux) linux=faketime ;;
+Linux) linux='faketime chromium' ;;
 *) linux= ;;
 esac
 
@@ -60,7 +60,7 @@ echo "installing: $(missing)" >&2
 if command -v apt-get >/dev/null 2>&1; then
 	as_root apt-get update -q >&2
 	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
-		postgresql redis-server pgbouncer ruby-sidekiq faketime >&2
+		postgresql redis-server pgbouncer ruby-sidekiq faketime chromium >&2
 	found valkey-server || valkey_from_debian
 elif command -v brew >/dev/null 2>&1; then
 	brew install postgresql@16 redis valkey pgbouncer ruby >&2
