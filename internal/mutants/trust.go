@@ -731,9 +731,30 @@ var trustMutants = []mutant{
 	{
 		name: "readiness quotes the sink to everybody",
 		file: "internal/admin/server.go",
-		old:  "if s.config.Token != \"\" && s.hasToken(r) {",
-		new:  "if s.config.Token != \"\" || !s.hasToken(r) {",
+		old:  "if _, ok := s.config.Guard.ByToken(r); ok {",
+		new:  "if _, ok := s.config.Guard.ByToken(r); ok || true {",
 		pkg:  "./internal/admin", test: "TestProbes",
+	},
+	{
+		name: "a session that was changed is valid",
+		file: "internal/access/access.go",
+		old:  "if err != nil || !hmac.Equal(mac, g.sign(string(said))) {",
+		new:  "if err != nil || len(mac) == 0 {",
+		pkg:  "./internal/access", test: "TestSession",
+	},
+	{
+		name: "a read-only token changes something",
+		file: "internal/access/middleware.go",
+		old:  "if UserOf(r.Context()).ReadOnly {",
+		new:  "if false {",
+		pkg:  "./internal/access", test: "TestProtectChange",
+	},
+	{
+		name: "another site changes something with the session of a browser",
+		file: "internal/access/middleware.go",
+		old:  "	return protection.Handler(g.Protect(func(",
+		new:  "	return (g.Protect(func(",
+		pkg:  "./internal/access", test: "TestProtectChange",
 	},
 	{
 		name: "a dead letter rejected by the hook is given up",
