@@ -2,10 +2,12 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/outcomes"
+	"github.com/outboxrelay/relay/outbox/internal/routing"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/router"
 )
@@ -29,13 +31,14 @@ func (b *Buffer) Route(ctx context.Context, limit int, lease time.Duration, take
 		}
 	}
 	if batch.NotRead == nil {
-		return b.routes.Route(ctx, &t.Tables, batch, lease, take)
+		return b.routeLeased(ctx, t, batch, lease, take)
+	}
+	read, err := ledger.ReadTopics(ctx, b.Ledger, &t.Tables, batch.Unread())
+	if err != nil {
+		return nil, b.unwritten(ctx, batch, err)
 	}
 	part := batch.PartSize
-	if batch, err = ledger.ReadTopics(ctx, b.Ledger, &t.Tables, batch.Unread()); err != nil {
-		return nil, err
-	}
-	routed, err := b.routes.Route(ctx, &t.Tables, batch, lease, takeNone)
+	routed, err := b.routeLeased(ctx, t, read, lease, takeNone)
 	if err == nil {
 		routed.Bytes = routed.Events * (buffer.MaxBytes / max(1, part))
 	}
@@ -73,14 +76,34 @@ func (b *Buffer) RouteDue(ctx context.Context, lease time.Duration) (*buffer.Rou
 		case batch.DeliveryRecorded(): // no sink takes them
 			return &buffer.Routed{Events: batch.Len()}, b.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Delivered}})
 		}
-		if b.config.Custom.Is() {
-			if done, err := b.putBack(ctx, batch); done {
-				return &buffer.Routed{Events: batch.Len()}, err
-			}
+		if done, err := b.putBack(ctx, batch); done {
+			return &buffer.Routed{Events: batch.Len()}, err
 		}
-		return b.routes.Route(ctx, &t.Tables, batch, lease, takeNone)
+		return b.routeLeased(ctx, t, batch, lease, takeNone)
 	}
 	return nil, nil
+}
+
+// routeLeased routes a claimed batch, or puts it back.
+func (b *Buffer) routeLeased(ctx context.Context, t *table, batch *buffer.Lease, lease time.Duration, take func(sink string) bool) (*buffer.Routed, error) {
+	routed, err := b.routes.Route(ctx, &t.Tables, batch, lease, take)
+	if err != nil {
+		return nil, b.unwritten(ctx, batch, err)
+	}
+	return routed, nil
+}
+
+// unwritten puts a batch back whose route failed, and returns why.
+func (b *Buffer) unwritten(ctx context.Context, batch *buffer.Lease, why error) error {
+	if errors.Is(why, buffer.ErrLeaseLost) {
+		return why
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), routing.PutBackTimeout)
+	defer cancel()
+	if err := b.Settle(ctx, batch, routing.Unwritten(batch, why)); err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
+		return errors.Join(why, err)
+	}
+	return why
 }
 
 // Sink implements buffer.Router.

@@ -145,7 +145,7 @@ func (b *Buffer) changeSink(ctx context.Context, name string, can func(*buffer.R
 		if _, err := tx.exec(ctx, countChangeSQL, b.config.Table, true); err != nil {
 			return err
 		}
-		_, err = tx.exec(ctx, wakeKeptSQL, b.config.Table)
+		_, err = tx.exec(ctx, wakeKeptSQL, b.config.Table, true)
 		return err
 	})
 	if missing, ok := errors.AsType[*buffer.NoSinkError](err); ok {
@@ -240,7 +240,7 @@ func (b *Buffer) takeOverEnding(ctx context.Context, sink string, as buffer.Drop
 }
 
 // A pipeline that has a single sink again takes the table back when every sink is dropped and none of their batches is left. What was claimed
-// and not routed is the single sink's.
+// and not routed is the single sink's. Nothing of that was sent, so no lease that was left unfinished is a death by its events.
 const (
 	unrouteSQL = `
 UPDATE outbox_buffers SET routed = 0, routes_no = routes_no + 1
@@ -249,7 +249,7 @@ WHERE buffer = ?1 AND routed
   AND NOT EXISTS (SELECT 1 FROM outbox_batches WHERE buffer = ?1 AND sink NOT IN ('*', 'default'))`
 
 	unroutedSQL = `
-UPDATE outbox_batches SET sink = 'default', due_at = iif(due_at = ` + never + `, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), due_at)
+UPDATE outbox_batches SET sink = 'default', unfinished_leases = 0, outages = 0, due_at = iif(due_at = ` + never + `, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), due_at)
 WHERE buffer = ?1 AND sink = '*'`
 )
 

@@ -39,8 +39,8 @@ VALUES (?1, ?2, ?3, 'delivered', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?4, 0
         0, 0, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, '*', ?13, ?14, '[]')`
 )
 
-// routeLeased replaces a leased row of sink '*' by those of the sinks that take its events: see buffer.Router. errors.Is finds
-// buffer.ErrLeaseLost if another process has it.
+// routeLeased replaces a leased row of sink '*' by those of the sinks that take its events, see buffer.Router, or puts it back. errors.Is
+// finds buffer.ErrLeaseLost if another process has it.
 func (b *Buffer) routeLeased(ctx context.Context, batch *buffer.Lease, lease time.Duration, take func(sink string) bool) (*buffer.Routed, error) {
 	var (
 		routed *buffer.Routed
@@ -59,10 +59,23 @@ func (b *Buffer) routeLeased(ctx context.Context, batch *buffer.Lease, lease tim
 		}
 	}
 	if err != nil {
-		return nil, err
+		return nil, b.unwritten(ctx, batch, err)
 	}
 	keep()
 	return routed, nil
+}
+
+// unwritten puts a batch back whose route failed, and returns why.
+func (b *Buffer) unwritten(ctx context.Context, batch *buffer.Lease, why error) error {
+	if errors.Is(why, buffer.ErrLeaseLost) {
+		return why
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), routing.PutBackTimeout)
+	defer cancel()
+	if err := b.Settle(ctx, batch, routing.Unwritten(batch, why)); err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
+		return errors.Join(why, err)
+	}
+	return why
 }
 
 // route returns what it wrote, and a function that notes which rows others can be added to, once that is committed.

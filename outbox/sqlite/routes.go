@@ -182,9 +182,10 @@ UPDATE outbox_buffers
 SET routed = routed OR EXISTS (SELECT 1 FROM outbox_sinks WHERE buffer = ?1 AND dropped_at IS NULL), routes_no = routes_no + 1
 WHERE buffer = ?1 AND (?2 OR NOT routed AND EXISTS (SELECT 1 FROM outbox_sinks WHERE buffer = ?1 AND dropped_at IS NULL))`
 
+	// After a change of the registry, ?2, those that could not be routed with the old one are due too.
 	wakeKeptSQL = `
 UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
-WHERE buffer = ?1 AND sink = '*' AND state = 'waiting' AND due_at = ` + never
+WHERE buffer = ?1 AND sink = '*' AND state = 'waiting' AND due_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND (?2 OR due_at = ` + never + `)`
 
 	serveSQL = `
 UPDATE outbox_sinks SET seen_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
@@ -213,7 +214,7 @@ func (b *Buffer) RegisterSinks(ctx context.Context) error {
 			return err
 		}
 		if changed || b.config.Unmatched != buffer.UnmatchedKeep {
-			_, err = tx.exec(ctx, wakeKeptSQL, b.config.Table)
+			_, err = tx.exec(ctx, wakeKeptSQL, b.config.Table, changed)
 		}
 		return err
 	})

@@ -22,12 +22,8 @@ var _ buffer.Router = (*Buffer)(nil)
 
 // Route implements buffer.Router.
 func (b *Buffer) Route(ctx context.Context, limit int, lease time.Duration, take func(sink string) bool) (*buffer.Routed, error) {
-	known, err := b.ready(ctx)
-	if err != nil {
+	if err := b.canRoute(ctx); err != nil {
 		return nil, err
-	}
-	if len(known.table) == 0 {
-		return nil, b.noSinks()
 	}
 	batch, err := b.Claim(ctx, limit, lease)
 	if err != nil || batch == nil {
@@ -37,6 +33,22 @@ func (b *Buffer) Route(ctx context.Context, limit int, lease time.Duration, take
 		return nil, err
 	}
 	return b.routeLeased(ctx, batch, lease, take)
+}
+
+// canRoute returns a buffer.ErrNotReady if there is no sink to route to: all are dropped. Then nothing should be claimed.
+func (b *Buffer) canRoute(ctx context.Context) error {
+	known, err := b.ready(ctx)
+	if err != nil || len(known.table) > 0 {
+		return err
+	}
+	err = b.read(ctx, "reading the routes", func(tx transaction) (err error) { // one may have been restored
+		known, err = b.readRoutes(ctx, tx)
+		return err
+	})
+	if err == nil && len(known.table) == 0 {
+		err = b.noSinks()
+	}
+	return err
 }
 
 func (b *Buffer) noSinks() error {

@@ -46,11 +46,33 @@ func Unroutable(batch *buffer.Lease) (outcomes []buffer.Outcome, why error) {
 	if why == nil {
 		return nil, nil
 	}
-	return []buffer.Outcome{{
+	wait := waits(batch, why)
+	if batch.NotRead != nil {
+		wait.UnfinishedLeases = unfinished(batch)
+	}
+	return []buffer.Outcome{wait}, why
+}
+
+// Unwritten returns the outcomes of a batch whose route could not be written. Nothing of it was sent, and a lease that only ends would count
+// as a death of its owner.
+func Unwritten(batch *buffer.Lease, why error) []buffer.Outcome {
+	wait := waits(batch, why)
+	wait.UnfinishedLeases = unfinished(batch)
+	return []buffer.Outcome{wait}
+}
+
+// PutBackTimeout bounds the settle that puts back a batch whose route could not be written, perhaps because the time for that was over.
+const PutBackTimeout = 5 * time.Second
+
+func waits(batch *buffer.Lease, why error) buffer.Outcome {
+	return buffer.Outcome{
 		Verdict: buffer.Retry, GroupID: batch.GroupID, Attempts: batch.Attempts, Outages: batch.Outages + 1,
 		After: min(maxUnrouted, minUnrouted<<min(batch.Outages, 20)), Error: why.Error(),
-	}}, why
+	}
 }
+
+// unfinished is what the batch had before this lease.
+func unfinished(batch *buffer.Lease) int { return max(0, batch.UnfinishedLeases-1) }
 
 // unreadReads is how many reads of a batch in a row must break before it is divided.
 const unreadReads = 3

@@ -97,7 +97,11 @@ func TakeOverUnrouted(ctx context.Context, l *Ledger, t *Tables, lease time.Dura
 	if err != nil || batch == nil {
 		return nil, err
 	}
-	return ReadTopics(ctx, l, t, *batch)
+	read, err := ReadTopics(ctx, l, t, *batch)
+	if err != nil {
+		return NotRead(ctx, batch, err)
+	}
+	return read, nil
 }
 
 // ReadTopics reads ids, topics and times of a batch.

@@ -177,11 +177,23 @@ func (r *Routes) Read(ctx context.Context, t *ledger.Tables) error {
 
 // CanRoute returns a buffer.ErrNotReady if there is no sink to route to: all are dropped. Then nothing should be claimed.
 func (r *Routes) CanRoute(ctx context.Context, t *ledger.Tables) error {
-	known, err := r.ready(ctx, t)
-	if err == nil && len(known.table) == 0 {
-		return r.noSinks(t)
-	}
+	_, err := r.routable(ctx, t)
 	return err
+}
+
+// routable returns the registry, which has sinks to route to; otherwise a buffer.ErrNotReady.
+func (r *Routes) routable(ctx context.Context, t *ledger.Tables) (*registry, error) {
+	known, err := r.ready(ctx, t)
+	if err != nil || len(known.table) > 0 {
+		return known, err
+	}
+	if err := r.Read(ctx, t); err != nil { // one may have been restored
+		return nil, r.base.Explain(ctx, "reading the routes", err)
+	}
+	if known = r.read.Load(); len(known.table) == 0 {
+		return nil, r.noSinks(t)
+	}
+	return known, nil
 }
 
 func (r *Routes) noSinks(t *ledger.Tables) error {

@@ -93,7 +93,7 @@ func (r *Routes) Move(ctx context.Context, t *ledger.Tables) error {
 }
 
 // A pipeline that has a single sink again takes the table back when every sink is dropped and none of their batches is left. What was claimed
-// and not routed is the single sink's.
+// and not routed is the single sink's. Nothing of that was sent, so no lease that was left unfinished is a death by its events.
 const (
 	unrouteSQL = `
 UPDATE outbox_buffers SET routed = false, routes_no = routes_no + 1
@@ -103,7 +103,7 @@ WHERE buffer = $1 AND routed
 RETURNING set_config('relay.changed', '1', true)`
 
 	unroutedSQL = `
-UPDATE outbox_batches SET sink = 'default', due_at = CASE WHEN isfinite(due_at) THEN due_at ELSE clock_timestamp() END
+UPDATE outbox_batches SET sink = 'default', unfinished_leases = 0, outages = 0, due_at = CASE WHEN isfinite(due_at) THEN due_at ELSE clock_timestamp() END
 WHERE buffer = $1 AND sink = '*' AND current_setting('relay.changed', true) = '1'`
 
 	forgetDefaultSQL = `

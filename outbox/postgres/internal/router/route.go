@@ -54,15 +54,16 @@ FROM r WHERE NOT EXISTS (SELECT FROM joined WHERE joined.group_id = r.group_id)
 RETURNING group_id`
 
 // Events that no sink takes become dead letters, or are deleted, in a row whose delivery is recorded. Those that are kept wait in a row of
-// sink '*' that is due at infinity; a change of the registry makes it due. A route that keeps events locks the registry, so that it does not
-// miss a change.
+// sink '*' that is due at infinity; a change of the registry makes it due, and also those that could not be routed with the old one. A route
+// that keeps events locks the registry, so that it does not miss a change.
 const (
 	keepSQL = `
 SELECT FROM outbox_buffers WHERE buffer = $1 FOR SHARE`
 
 	wakeKeptSQL = `
 UPDATE outbox_batches SET due_at = clock_timestamp()
-WHERE buffer = $1 AND sink = '*' AND state = 'waiting' AND due_at = 'infinity' AND ($2::boolean OR current_setting('relay.changed', true) = '1')`
+WHERE buffer = $1 AND sink = '*' AND state = 'waiting'
+  AND (due_at = 'infinity' AND $2::boolean OR due_at > clock_timestamp() AND current_setting('relay.changed', true) = '1')`
 
 	buryUnmatchedSQL = `
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at, group_id, attempts, error, sink)
@@ -101,12 +102,9 @@ func (r *Routes) Route(ctx context.Context, t *ledger.Tables, batch *buffer.Leas
 		grants = map[string]int{} // and what of it the last division has used
 	)
 	for range maxTries {
-		known, err := r.ready(ctx, t)
+		known, err := r.routable(ctx, t)
 		if err != nil {
 			return nil, err
-		}
-		if len(known.table) == 0 {
-			return nil, r.noSinks(t)
 		}
 		deliveries, unmatched := known.table.Divide(batch.Events)
 		if len(unmatched) > 0 && r.base.Unmatched == buffer.UnmatchedKeep {
