@@ -9,6 +9,7 @@ import (
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/outcomes"
+	"github.com/outboxrelay/relay/outbox/internal/routing"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/backlog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/claim"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/custom"
@@ -31,6 +32,7 @@ type Buffer struct {
 	db         *pg.DB
 	watermarks *watermark.Watermarks
 	routes     *router.Routes
+	failing    routing.Failing
 
 	table atomic.Pointer[table] // nil until the database was seen once
 }

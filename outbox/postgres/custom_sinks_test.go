@@ -157,6 +157,65 @@ func TestCustomSinks_BadData(t *testing.T) {
 	})
 }
 
+// TestCustomSinks_BadAlone: an event that stands alone, and on whose data the projection fails, or which it refuses, is a dead letter of no sink once
+// another one was routed since it first failed, and not while the projection may fail for everything.
+func TestCustomSinks_BadAlone(t *testing.T) {
+	forThingKeys(t, func(t *testing.T, key string) {
+		o := newActivitySinks(t, key, "")
+		o.config.Custom.Project = "SELECT e.id, a.topic, CASE WHEN a.amount <> 'none' THEN jsonb_build_object('amount', a.amount::numeric) END AS payload " +
+			"FROM {events} e JOIN activities a ON a.id = e.activity"
+		o.Buffer = o.open(t, o.config)
+		const waiting = "SELECT coalesce(string_agg(sink || ' ' || state || ' ' || events, ', '), '') FROM relay.outbox_batches WHERE sink = '*'"
+		due := func() error {
+			o.exec(t, "UPDATE relay.outbox_batches SET due_at = clock_timestamp() WHERE sink = '*'")
+			_, err := o.RouteDue(t.Context(), lease)
+			return err
+		}
+		waits := func(want string) {
+			t.Helper()
+			for range 5 {
+				if due() == nil {
+					t.Error("what may fail for everything was routed")
+				}
+			}
+			o.expect(t, waiting, want)
+		}
+		id := 0
+		for _, bad := range [][]string{{"bad"}, {"none"}, {"none", "none"}} {
+			for _, amount := range bad {
+				id++
+				o.activity(t, id, "a", amount)
+			}
+			if _, err := o.Route(t.Context(), 100, lease, keepNone); err == nil {
+				t.Errorf("%q: routed", bad)
+			}
+			waits(fmt.Sprint("* waiting ", len(bad)))
+			id++
+			o.activity(t, id, "a", "1")
+			_, err := o.Route(t.Context(), 100, lease, keepNone)
+			check(t, err)
+			check(t, due())
+			o.expect(t, waiting, fmt.Sprint("* delivered ", len(bad)))
+			o.expect(t, "SELECT string_agg(DISTINCT sink || ' ' || (error <> ''), ', ') || ' ' || count(*) FROM relay.outbox_dead_letters",
+				fmt.Sprint("* true ", len(bad)))
+			check(t, due())
+			o.expect(t, waiting, "")
+			o.exec(t, "DELETE FROM relay.outbox_dead_letters")
+		}
+		for range 2 { // both alone
+			id++
+			o.activity(t, id, "a", "bad")
+			if _, err := o.Route(t.Context(), 100, lease, keepNone); err == nil {
+				t.Error("routed")
+			}
+		}
+		waits("* waiting 1, * waiting 1")
+		o.exec(t, "ALTER TABLE activities RENAME TO hidden")
+		waits("* waiting 1, * waiting 1")
+		o.expect(t, "SELECT count(*)::text FROM relay.outbox_dead_letters", "0")
+	})
+}
+
 // TestCustomSinks_Broken: while the projection fails for every event, the batch waits as a whole.
 func TestCustomSinks_Broken(t *testing.T) {
 	forThingKeys(t, func(t *testing.T, key string) {

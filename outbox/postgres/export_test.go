@@ -18,5 +18,5 @@ func TakeOverEnding(ctx context.Context, b *Buffer, sink string) (*buffer.Lease,
 
 // RouteLease routes a batch that Claim returned.
 func RouteLease(ctx context.Context, b *Buffer, batch *buffer.Lease) (*buffer.Routed, error) {
-	return b.routeLeased(ctx, b.table.Load(), batch, time.Minute, takeNone)
+	return b.routeLeased(ctx, b.table.Load(), batch, time.Now(), time.Minute, takeNone)
 }

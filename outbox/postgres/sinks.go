@@ -17,6 +17,7 @@ func (b *Buffer) Route(ctx context.Context, limit int, lease time.Duration, take
 	if err := b.canRoute(ctx); err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	batch, err := b.Claim(ctx, limit, lease)
 	if err != nil || batch == nil {
 		return nil, err
@@ -31,14 +32,14 @@ func (b *Buffer) Route(ctx context.Context, limit int, lease time.Duration, take
 		}
 	}
 	if batch.NotRead == nil {
-		return b.routeLeased(ctx, t, batch, lease, take)
+		return b.routeLeased(ctx, t, batch, began, lease, take)
 	}
 	read, err := ledger.ReadTopics(ctx, b.Ledger, &t.Tables, batch.Unread())
 	if err != nil {
 		return nil, b.unwritten(ctx, batch, err)
 	}
 	part := batch.PartSize
-	routed, err := b.routeLeased(ctx, t, read, lease, takeNone)
+	routed, err := b.routeLeased(ctx, t, read, began, lease, takeNone)
 	if err == nil {
 		routed.Bytes = routed.Events * (buffer.MaxBytes / max(1, part))
 	}
@@ -66,6 +67,7 @@ func (b *Buffer) RouteDue(ctx context.Context, lease time.Duration) (*buffer.Rou
 	if err := b.base.Own(ctx, &t.Tables); err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	for _, due := range []buffer.Due{buffer.DueRetry, buffer.DueSuspect} { // nothing of it was sent, so it is none
 		batch, err := t.events.TakeOverUnrouted(ctx, b.Ledger, lease, due)
 		switch {
@@ -79,17 +81,20 @@ func (b *Buffer) RouteDue(ctx context.Context, lease time.Duration) (*buffer.Rou
 		if done, err := b.putBack(ctx, batch); done {
 			return &buffer.Routed{Events: batch.Len()}, err
 		}
-		return b.routeLeased(ctx, t, batch, lease, takeNone)
+		return b.routeLeased(ctx, t, batch, began, lease, takeNone)
 	}
 	return nil, nil
 }
 
-// routeLeased routes a claimed batch, or puts it back.
-func (b *Buffer) routeLeased(ctx context.Context, t *table, batch *buffer.Lease, lease time.Duration, take func(sink string) bool) (*buffer.Routed, error) {
+// routeLeased routes a batch whose claim or take-over began then, or puts it back.
+func (b *Buffer) routeLeased(
+	ctx context.Context, t *table, batch *buffer.Lease, began time.Time, lease time.Duration, take func(sink string) bool,
+) (*buffer.Routed, error) {
 	routed, err := b.routes.Route(ctx, &t.Tables, batch, lease, take)
 	if err != nil {
 		return nil, b.unwritten(ctx, batch, err)
 	}
+	b.failing.Routed(batch, began)
 	return routed, nil
 }
 

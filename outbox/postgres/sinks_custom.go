@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
-	"github.com/outboxrelay/relay/outbox/internal/routing"
 )
 
 // A batch of a custom table is routed by topics that the projection returns. If the projection fails, or its rows cannot be read, the
@@ -18,7 +17,7 @@ func (b *Buffer) putBack(ctx context.Context, batch *buffer.Lease) (done bool, e
 			return true, err
 		}
 	}
-	outcomes, why := routing.Unroutable(batch)
+	outcomes, why := b.failing.Unroutable(batch)
 	if outcomes == nil {
 		return false, nil
 	}

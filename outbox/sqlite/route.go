@@ -39,9 +39,9 @@ VALUES (?1, ?2, ?3, 'delivered', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?4, 0
         0, 0, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, '*', ?13, ?14, '[]')`
 )
 
-// routeLeased replaces a leased row of sink '*' by those of the sinks that take its events, see buffer.Router, or puts it back. errors.Is
-// finds buffer.ErrLeaseLost if another process has it.
-func (b *Buffer) routeLeased(ctx context.Context, batch *buffer.Lease, lease time.Duration, take func(sink string) bool) (*buffer.Routed, error) {
+// routeLeased replaces a leased row of sink '*' by those of the sinks that take its events, see buffer.Router, or puts it back. Its claim or
+// take-over began then. errors.Is finds buffer.ErrLeaseLost if another process has it.
+func (b *Buffer) routeLeased(ctx context.Context, batch *buffer.Lease, began time.Time, lease time.Duration, take func(sink string) bool) (*buffer.Routed, error) {
 	var (
 		routed *buffer.Routed
 		keep   func()
@@ -62,6 +62,7 @@ func (b *Buffer) routeLeased(ctx context.Context, batch *buffer.Lease, lease tim
 		return nil, b.unwritten(ctx, batch, err)
 	}
 	keep()
+	b.routes.failing.Routed(batch, began)
 	return routed, nil
 }
 

@@ -40,6 +40,7 @@ type routes struct {
 	registering sync.Mutex
 	read        atomic.Pointer[registry]
 	open        *routing.OpenRows
+	failing     routing.Failing
 }
 
 const (

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
-	"github.com/outboxrelay/relay/outbox/internal/routing"
 )
 
 // A claim for several sinks writes one ledger row for the sink '*'. The process that claimed it matches the topics against the
@@ -25,6 +24,7 @@ func (b *Buffer) Route(ctx context.Context, limit int, lease time.Duration, take
 	if err := b.canRoute(ctx); err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	batch, err := b.Claim(ctx, limit, lease)
 	if err != nil || batch == nil {
 		return nil, err
@@ -32,7 +32,7 @@ func (b *Buffer) Route(ctx context.Context, limit int, lease time.Duration, take
 	if done, err := b.putBack(ctx, batch); done {
 		return nil, err
 	}
-	return b.routeLeased(ctx, batch, lease, take)
+	return b.routeLeased(ctx, batch, began, lease, take)
 }
 
 // canRoute returns a buffer.ErrNotReady if there is no sink to route to: all are dropped. Then nothing should be claimed.
@@ -63,6 +63,7 @@ func (b *Buffer) RouteDue(ctx context.Context, lease time.Duration) (*buffer.Rou
 	if _, err := b.ready(ctx); err != nil {
 		return nil, err
 	}
+	began := time.Now()
 	for _, due := range []buffer.Due{buffer.DueRetry, buffer.DueSuspect} { // nothing of it was sent, so it is none
 		batch, err := b.takeOver(ctx, lease, due, b.topicsLoader(ctx))
 		switch {
@@ -79,7 +80,7 @@ func (b *Buffer) RouteDue(ctx context.Context, lease time.Duration) (*buffer.Rou
 		if done, err := b.putBack(ctx, batch); done {
 			return &buffer.Routed{Events: batch.Len()}, err
 		}
-		return b.routeLeased(ctx, batch, lease, takeNone)
+		return b.routeLeased(ctx, batch, began, lease, takeNone)
 	}
 	return nil, nil
 }
@@ -97,7 +98,7 @@ func (b *Buffer) putBack(ctx context.Context, batch *buffer.Lease) (done bool, e
 			return true, err
 		}
 	}
-	outcomes, why := routing.Unroutable(batch)
+	outcomes, why := b.routes.failing.Unroutable(batch)
 	if outcomes == nil {
 		return false, nil
 	}

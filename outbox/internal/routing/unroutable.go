@@ -14,8 +14,9 @@ const (
 )
 
 // Unroutable returns the outcomes of a batch that cannot be routed, and why if it waits; nil for one that can be. Several events that are at
-// fault together are divided. An event alone waits, because the projection may be wrong itself.
-func Unroutable(batch *buffer.Lease) (outcomes []buffer.Outcome, why error) {
+// fault together are divided. An event alone waits, because the projection may be wrong itself, until another batch shows that it is not: then its
+// route makes a dead letter of it.
+func (f *Failing) Unroutable(batch *buffer.Lease) (outcomes []buffer.Outcome, why error) {
 	switch size := batch.Len(); {
 	case batch.NotRead != nil:
 		why = fmt.Errorf("the batch cannot be read: %w", batch.NotRead)
@@ -33,14 +34,23 @@ func Unroutable(batch *buffer.Lease) (outcomes []buffer.Outcome, why error) {
 		}
 	case batch.ProjectErr != nil:
 		why = fmt.Errorf("not routed, its projection failed: %w", batch.ProjectErr)
-		if size > 1 && errors.Is(batch.ProjectErr, buffer.ErrEventData) {
+		if !errors.Is(batch.ProjectErr, buffer.ErrEventData) {
+			break
+		}
+		if size > 1 {
 			return divided(batch, (size+1)/2, why), nil
+		}
+		if f.blames(batch) {
+			return nil, nil
 		}
 	case len(batch.Events) == 0:
 		for _, r := range batch.Rejected {
 			if !errors.Is(r.Err, buffer.ErrNotProjected) {
 				why = fmt.Errorf("not routed, its projection failed: %w", r.Err)
 			}
+		}
+		if why != nil && f.blames(batch) {
+			return nil, nil
 		}
 	}
 	if why == nil {

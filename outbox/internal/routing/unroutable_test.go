@@ -47,7 +47,7 @@ func TestUnroutable(t *testing.T) {
 			if c.notRead != nil {
 				l.FailRead(c.notRead, c.part)
 			}
-			outcomes, why := Unroutable(l)
+			outcomes, why := new(Failing).Unroutable(l)
 			var got []string
 			for _, o := range outcomes {
 				text := fmt.Sprint(o.IDs)
