@@ -43,7 +43,7 @@ type Batch struct {
 	Projected bool
 }
 
-// MaxBytes is how many bytes of keys, payloads and headers the events of a batch have together. A batch is
+// MaxBytes is how many bytes of topics, keys, payloads and headers the events of a batch have together. A batch is
 // made smaller, or divided, where it would have more; a single event may be larger. A pipeline holds
 // workers + max(2, workers/2) batches in memory.
 const MaxBytes = 4 << 20
@@ -250,7 +250,7 @@ func (b *Batch) Bytes() (n int) {
 
 // EventBytes returns how many bytes of an event count against [MaxBytes].
 func EventBytes(e *outbox.Event) int {
-	n := len(e.Payload) + len(e.Headers)
+	n := len(e.Topic) + len(e.Payload) + len(e.Headers)
 	if e.Key != nil {
 		n += len(*e.Key)
 	}

@@ -8,7 +8,8 @@ import (
 )
 
 // Patterns is a set of patterns of topics: tokens between dots, of which "*" stands for one token and "#" or ">"
-// at the end for one token or more, as in NATS subjects. The empty set matches every topic. It is safe for concurrent use.
+// at the end for one token or more, as in NATS subjects. The empty set matches every topic. A longer topic than MatchedTopic is matched by its
+// beginning. A set is safe for concurrent use.
 type Patterns []pattern
 
 type pattern []string
@@ -42,8 +43,26 @@ func checkPattern(text string) error {
 	return nil
 }
 
+// MatchedTopic is how many characters of a topic are matched, and so read to route an event: a topic may be as long as a payload.
+const MatchedTopic = 4096
+
+// TopicStart returns what is matched of a topic.
+func TopicStart(topic string) string {
+	if len(topic) <= MatchedTopic {
+		return topic
+	}
+	n := 0
+	for i := range topic {
+		if n++; n > MatchedTopic {
+			return topic[:i]
+		}
+	}
+	return topic
+}
+
 // Match reports whether a pattern of the set matches the topic.
 func (p Patterns) Match(topic string) bool {
+	topic = TopicStart(topic)
 	return len(p) == 0 || slices.ContainsFunc(p, func(one pattern) bool { return one.match(topic) })
 }
 

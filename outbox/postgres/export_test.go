@@ -16,6 +16,11 @@ func TakeOverEnding(ctx context.Context, b *Buffer, sink string) (*buffer.Lease,
 	return ledger.TakeOverEnding(ctx, b.sink(sink).Ledger, &b.table.Load().Tables, time.Minute)
 }
 
+// TakeOverUnrouted takes over a batch that was claimed for several sinks.
+func TakeOverUnrouted(ctx context.Context, b *Buffer) (*buffer.Lease, error) {
+	return b.table.Load().events.TakeOverUnrouted(ctx, b.Ledger, time.Minute, buffer.DueRetry)
+}
+
 // RouteLease routes a batch that Claim returned.
 func RouteLease(ctx context.Context, b *Buffer, batch *buffer.Lease) (*buffer.Routed, error) {
 	return b.routeLeased(ctx, b.table.Load(), batch, time.Now(), time.Minute, takeNone)

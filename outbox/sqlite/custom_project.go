@@ -183,6 +183,9 @@ func (p *projecting) read(rows *sql.Rows) error {
 		row.CreatedAt, _ = time.Parse(db.TimeFormat, created.String)
 		assign(&row, payload, topic, key, headers)
 		size := len(row.Payload) + len(row.Headers)
+		if row.Topic != nil {
+			size += len(*row.Topic)
+		}
 		if row.Key != nil {
 			size += len(*row.Key)
 		}

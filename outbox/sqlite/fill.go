@@ -42,7 +42,7 @@ SELECT group_id, first_id, last_id, ` + holdingColumns + ` FROM outbox_batches W
 
 	// ?1 to ?5 are an extent.
 	fillEventsSQL = `
-SELECT id, topic, created_at FROM outbox_events
+SELECT id, substr(topic, 1, 4096), created_at FROM outbox_events
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
   AND (?5 IS NULL OR created_at <= ?5)
@@ -60,7 +60,7 @@ WHERE claim_id = ?1 AND routes_no IS NOT NULL AND (SELECT count(*) FROM json_eac
 	// A page of the archive, by its primary key. What a pipeline with a single sink has archived has no routes_no. An event with an open dead
 	// letter that no sink took is archived, too, and a replay of it is matched against all sinks.
 	fillPageSQL = `
-SELECT rowid, id, group_id, topic, created_at,
+SELECT rowid, id, group_id, substr(topic, 1, 4096), created_at,
        created_at >= ?4 AND CASE WHEN routes_no IS NULL THEN coalesce(archived_at < ?6, FALSE) ELSE (SELECT count(*) FROM json_each(?5) WHERE value <= routes_no) % 2 = 0 END
          AND NOT EXISTS (
            SELECT 1 FROM outbox_archive AS o

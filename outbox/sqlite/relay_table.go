@@ -197,8 +197,9 @@ func readUnless(batch *buffer.Lease, list, read func() error) error {
 	return nil
 }
 
+// buffer.MatchedTopic characters.
 const topicsOfSQL = `
-SELECT id, topic, created_at
+SELECT id, substr(topic, 1, 4096), created_at
 FROM outbox_events
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))

@@ -23,7 +23,7 @@ func Unrouted(batch *buffer.Lease, unmatched []int64, as buffer.Unmatched) (lost
 		}
 		one := Refusal{ID: id}
 		if as != buffer.UnmatchedDelete {
-			one.Reason = "no sink takes topic " + batch.Events[next].Topic
+			one.Reason = "no sink takes topic " + buffer.TopicStart(batch.Events[next].Topic)
 		}
 		lost = append(lost, one)
 	}

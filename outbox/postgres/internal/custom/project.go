@@ -35,7 +35,7 @@ type projecting struct {
 	// groupID is what the events carry. A batch of one of several sinks has some of those.
 	groupID, batchID uuid.UUID
 	shared           bool // other batches may have events of this one
-	onlyTopics       bool // payload and headers are checked, and not kept
+	onlyTopics       bool // payload and headers are checked, and only what is matched is kept
 	// The ids of events that the projection names by another key.
 	uuids map[uuid.UUID]int64
 	names map[string]int64
@@ -271,6 +271,9 @@ func (p *projecting) readRow(v [][]byte) error {
 	if topic := column(projection.Topic); topic != nil {
 		if p.topic == nil || *p.topic != string(topic) {
 			text := string(topic)
+			if p.onlyTopics {
+				text = strings.Clone(buffer.TopicStart(text))
+			}
 			p.topic = &text
 		}
 		row.Topic = p.topic
@@ -290,7 +293,7 @@ func (p *projecting) readRow(v [][]byte) error {
 	}
 	p.rows.Add(i, &row)
 	if p.onlyTopics {
-		p.Events[i].Payload, p.Events[i].Headers = nil, nil
+		p.Events[i].Key, p.Events[i].Payload, p.Events[i].Headers = nil, nil, nil
 	}
 	return nil
 }

@@ -40,8 +40,9 @@ SELECT e.id, '', CASE WHEN $2::boolean THEN hashtextextended(e.key, 0) END, NULL
 FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id
   AND (e.group_id = l.stamp AND (l.whole OR e.id <@ l.members) OR e.group_id IS NULL AND e.id <@ l.members AND e.created_at <= l.newest_at)`
 
+	// buffer.MatchedTopic characters.
 	topicsSQL = heldBySQL + `
-SELECT e.id, e.topic, NULL, NULL, NULL, e.created_at
+SELECT e.id, left(e.topic, 4096), NULL, NULL, NULL, e.created_at
 FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id
   AND (e.group_id = l.stamp AND (l.whole OR e.id <@ l.members) OR e.group_id IS NULL AND e.id <@ l.members AND e.created_at <= l.newest_at)`
 

@@ -96,7 +96,7 @@ func (d *EventDecoder) Columns(columns []pgconn.FieldDescription) {
 
 // Append is the Row function that decodes a row.
 func (d *EventDecoder) Append(v [][]byte) error {
-	if err := d.Fit(len(v[2]) + len(v[3]) + len(v[4])); err != nil {
+	if err := d.Fit(len(v[1]) + len(v[2]) + len(v[3]) + len(v[4])); err != nil {
 		return err
 	}
 	return d.AppendListed(v)

@@ -58,7 +58,7 @@ WHERE group_id = $1::uuid AND claim_id IS NULL AND state = 'waiting'`
   SELECT e.id, e.created_at, row_number() OVER (ORDER BY e.id) - 1 AS n FROM outbox_events e
   WHERE e.id BETWEEN (SELECT lower(ids) FROM lacking) AND (SELECT coalesce(upper(ids) - 1, 9223372036854775807) FROM lacking) AND e.id <@ (SELECT ids FROM lacking)
     AND (e.group_id = $3::uuid OR e.group_id IS NULL AND e.created_at <= (SELECT newest_at FROM lacking))
-    AND e.created_at >= $4::timestamptz AND e.topic ~ ANY ($5::text[])
+    AND e.created_at >= $4::timestamptz AND left(e.topic, 4096) ~ ANY ($5::text[])
 )`
 
 	fillCountClaimSQL = `
@@ -88,7 +88,7 @@ SELECT coalesce(sum(events), 0)::bigint FROM given`
   WHERE (id, group_id) > ($3::bigint, $4::uuid) ORDER BY id, group_id LIMIT 1000
 ), chosen AS MATERIALIZED (
   SELECT DISTINCT ON (p.id) p.id, p.group_id FROM page p, sink
-  WHERE p.created_at >= $5::timestamptz AND p.topic ~ ANY ($6::text[])
+  WHERE p.created_at >= $5::timestamptz AND left(p.topic, 4096) ~ ANY ($6::text[])
     AND coalesce(NOT p.routes_no <@ sink.routed, p.archived_at < sink.registered_at)
     AND NOT EXISTS (SELECT FROM outbox_archive o WHERE o.id = p.id AND o.created_at = p.created_at AND o.routes_no <@ sink.routed)
     AND NOT EXISTS (SELECT FROM outbox_events e WHERE e.id = p.id)

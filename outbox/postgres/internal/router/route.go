@@ -67,7 +67,7 @@ WHERE buffer = $1 AND sink = '*' AND state = 'waiting'
 
 	buryUnmatchedSQL = `
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at, group_id, attempts, error, sink)
-SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, $2::uuid, 0, 'no sink takes topic ' || e.topic, '*'
+SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, $2::uuid, 0, 'no sink takes topic ' || left(e.topic, 4096), '*'
 FROM outbox_events e
 WHERE current_setting('relay.fenced') = '1' AND e.id BETWEEN $3::bigint AND $4::bigint AND e.id <@ $5::int8multirange
   AND (e.group_id = $6::uuid OR e.group_id IS NULL AND e.created_at <= ` + ledger.NewestSQL + `)
