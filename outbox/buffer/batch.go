@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"time"
 
@@ -96,7 +97,8 @@ func (l *Lease) DeliveryRecorded() bool { return len(l.Delivered) > 0 }
 
 // Age is how long ago, by the database's clock, the event was inserted.
 func (l *Lease) Age(e *outbox.Event) time.Duration {
-	return l.ClaimedAt.Sub(e.CreatedAt) + time.Since(l.ClaimedLocal)
+	since := time.Since(l.ClaimedLocal)
+	return min(l.ClaimedAt.Sub(e.CreatedAt), math.MaxInt64-since) + since // a time may lie further back than a duration reaches
 }
 
 // Due is a kind of batch whose time has come; see [Claimer].TakeOver.

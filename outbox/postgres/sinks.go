@@ -9,6 +9,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/internal/outcomes"
 	"github.com/outboxrelay/relay/outbox/internal/routing"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/router"
 )
 
@@ -105,7 +106,7 @@ func (b *Buffer) unwritten(ctx context.Context, batch *buffer.Lease, why error) 
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), routing.PutBackTimeout)
 	defer cancel()
-	if err := b.Settle(ctx, batch, routing.Unwritten(batch, why)); err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
+	if err := b.Settle(ctx, batch, b.failing.Unwritten(batch, why, pg.IsDataError(why))); err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
 		return errors.Join(why, err)
 	}
 	return why

@@ -119,3 +119,41 @@ func TestRoute_Unwritten(t *testing.T) {
 		expectEmpty(t, p)
 	})
 }
+
+// TestRoute_BadValue: a route that fails for a value of one event is tried without it: its neighbours are routed. The event is a dead letter of no sink
+// once another one was routed since it first failed alone.
+func TestRoute_BadValue(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		p := newSinksDB(t, mode)
+		b := openSinks(t, p, "first", mode, dropSinks...)
+		check(t, b.RegisterSinks(t.Context()))
+		execDB(t, p, `
+			CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RAISE EXCEPTION 'bad value' USING ERRCODE = '22023'; END $$;
+			CREATE TRIGGER refuse BEFORE INSERT OR UPDATE ON outbox_batches FOR EACH ROW WHEN (NEW.sink <> '*' AND NEW.members @> 3::bigint) EXECUTE FUNCTION refuse()`)
+		insertTopics(t, p, "1", "2", "3", "4", "5")
+		if _, err := b.Route(t.Context(), 10, lease, keepNone); err == nil {
+			t.Fatal("routed")
+		}
+		due := func() {
+			for range 10 {
+				execDB(t, p, makeAllDue)
+				_, _ = b.RouteDue(t.Context(), lease) // its error is that of the bad one
+			}
+		}
+		const sent = "SELECT coalesce(sum(events) FILTER (WHERE sink = 'crm'), 0) || ' ' || count(*) FILTER (WHERE sink = '*') FROM outbox_batches"
+		due()
+		if got := query(t, p.pool, sent, pgx.RowTo[string])[0]; got != "4 1" {
+			t.Fatalf("%s events were routed and wait; want 4 1", got)
+		}
+		insertTopics(t, p, "6")
+		_, err := b.Route(t.Context(), 10, lease, keepNone)
+		check(t, err)
+		due()
+		if got := query(t, p.pool, sent, pgx.RowTo[string])[0]; got != "5 0" {
+			t.Fatalf("%s events were routed and wait; want 5 0", got)
+		}
+		if dead := query(t, p.pool, "SELECT sink || ' ' || topic || ' ' || (error <> '') FROM outbox_dead_letters", pgx.RowTo[string]); fmt.Sprint(dead) != "[* 3 true]" {
+			t.Errorf("the dead letters are %v", dead)
+		}
+	})
+}

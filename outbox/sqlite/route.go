@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	sqlite3 "modernc.org/sqlite/lib"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
@@ -66,6 +67,9 @@ func (b *Buffer) routeLeased(ctx context.Context, batch *buffer.Lease, began tim
 	return routed, nil
 }
 
+// dataErrors are the codes of errors about a value.
+var dataErrors = []int{sqlite3.SQLITE_MISMATCH, sqlite3.SQLITE_TOOBIG}
+
 // unwritten puts a batch back whose route failed, and returns why.
 func (b *Buffer) unwritten(ctx context.Context, batch *buffer.Lease, why error) error {
 	if errors.Is(why, buffer.ErrLeaseLost) {
@@ -73,7 +77,7 @@ func (b *Buffer) unwritten(ctx context.Context, batch *buffer.Lease, why error) 
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), routing.PutBackTimeout)
 	defer cancel()
-	if err := b.Settle(ctx, batch, routing.Unwritten(batch, why)); err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
+	if err := b.Settle(ctx, batch, b.routes.failing.Unwritten(batch, why, slices.Contains(dataErrors, db.Code(why)))); err != nil && !errors.Is(err, buffer.ErrLeaseLost) {
 		return errors.Join(why, err)
 	}
 	return why

@@ -110,3 +110,44 @@ func TestRoute_Unwritten(t *testing.T) {
 		expectEmpty(t, p)
 	})
 }
+
+// TestRoute_BadValue: a route that fails for a value of one event is tried without it: its neighbours are routed. The event is a dead letter of no sink
+// once another one was routed since it first failed alone.
+func TestRoute_BadValue(t *testing.T) {
+	forEachMode(t, func(t *testing.T, mode buffer.ClaimMode) {
+		p := newSinksDB(t, mode)
+		b := openSinks(t, p, "first", mode, dropSinks...)
+		testkit.NoError(t, b.RegisterSinks(t.Context()))
+		for _, on := range []string{"INSERT", "UPDATE"} {
+			exec(t, p.db, `
+				CREATE TRIGGER refuse_`+on+` BEFORE `+on+` ON outbox_batches WHEN NEW.sink <> '*' AND EXISTS (
+				  SELECT 1 FROM json_each(NEW.members) WHERE 3 BETWEEN json_extract(value, '$[0]') AND json_extract(value, '$[1]'))
+				BEGIN SELECT zeroblob(2000000000); END`)
+		}
+		insertTopics(t, p, "1", "2", "3", "4", "5")
+		if _, err := b.Route(t.Context(), 10, lease, keepNone); err == nil {
+			t.Fatal("routed")
+		}
+		due := func() {
+			for range 10 {
+				exec(t, p.db, makeAllDue)
+				_, _ = b.RouteDue(t.Context(), lease) // its error is that of the bad one
+			}
+		}
+		const sent = "SELECT coalesce(sum(events) FILTER (WHERE sink = 'crm'), 0) || ' ' || count(*) FILTER (WHERE sink = '*') FROM outbox_batches"
+		due()
+		if got := strings.Join(texts(t, p, sent), ""); got != "4 1" {
+			t.Fatalf("%s events were routed and wait; want 4 1", got)
+		}
+		insertTopics(t, p, "6")
+		_, err := b.Route(t.Context(), 10, lease, keepNone)
+		testkit.NoError(t, err)
+		due()
+		if got := strings.Join(texts(t, p, sent), ""); got != "5 0" {
+			t.Fatalf("%s events were routed and wait; want 5 0", got)
+		}
+		if dead := texts(t, p, "SELECT sink || ' ' || topic || ' ' || (error <> '') FROM outbox_dead_letters"); fmt.Sprint(dead) != "[* 3 1]" {
+			t.Errorf("the dead letters are %v", dead)
+		}
+	})
+}

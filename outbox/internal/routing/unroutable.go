@@ -64,8 +64,17 @@ func (f *Failing) Unroutable(batch *buffer.Lease) (outcomes []buffer.Outcome, wh
 }
 
 // Unwritten returns the outcomes of a batch whose route could not be written. Nothing of it was sent, and a lease that only ends would count
-// as a death of its owner.
-func Unwritten(batch *buffer.Lease, why error) []buffer.Outcome {
+// as a death of its owner. forData reports whether a value of some event may be the cause: then the batch is divided, and an event that is to
+// blame becomes a dead letter.
+func (f *Failing) Unwritten(batch *buffer.Lease, why error, forData bool) []buffer.Outcome {
+	why = fmt.Errorf("not routed: %w", why)
+	switch size := batch.Len(); {
+	case !forData:
+	case size > 1:
+		return divided(batch, (size+1)/2, why)
+	case f.blames(batch):
+		return []buffer.Outcome{{Verdict: buffer.Dead, Attempts: batch.Attempts, Error: why.Error()}}
+	}
 	wait := waits(batch, why)
 	wait.UnfinishedLeases = unfinished(batch)
 	return []buffer.Outcome{wait}

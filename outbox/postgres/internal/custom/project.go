@@ -340,10 +340,15 @@ func (p *projecting) findID(text []byte) (i int, found bool) {
 	return p.rows.Find(id)
 }
 
-// parseTime parses a timestamp or timestamptz; the zero time stands for an infinite one.
+// parseTime parses a timestamp or timestamptz; the zero time stands for an infinite one. Years that Go does not have are those of pg.ReadTime.
 func parseTime(text []byte) (at time.Time, ok bool) {
-	if bytes.HasSuffix(text, []byte("infinity")) {
+	switch {
+	case bytes.HasSuffix(text, []byte("infinity")):
 		return time.Time{}, true
+	case bytes.HasSuffix(text, []byte(" BC")):
+		return pg.Earliest, true
+	case bytes.IndexByte(text, '-') > len("9999"):
+		return pg.Latest, true
 	}
 	for _, layout := range []string{"2006-01-02 15:04:05.999999Z07:00", "2006-01-02 15:04:05.999999Z07", "2006-01-02 15:04:05.999999"} {
 		if at, err := time.Parse(layout, string(text)); err == nil {

@@ -100,7 +100,7 @@ func (t *Tables) Age(micros []byte, pending int64) (age time.Duration, unknown b
 	if t.NoAges || micros == nil {
 		return 0, t.NoAges || pending > 0
 	}
-	return max(0, time.Duration(pg.ReadInt8(micros))*time.Microsecond), false
+	return pg.ReadAge(micros), false
 }
 
 // Complete returns the lease with the events that were read.

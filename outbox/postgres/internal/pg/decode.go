@@ -2,6 +2,7 @@ package pg
 
 import (
 	"encoding/binary"
+	"math"
 	"time"
 )
 
@@ -55,12 +56,30 @@ func ReadBool(v []byte) bool { return len(v) == 1 && v[0] == 1 }
 // epoch2000 is where timestamptz counts from, in Unix microseconds.
 const epoch2000 = 946684800000000
 
+// Earliest and Latest stand for -infinity and infinity, and for the times in years that JSON and Go's formats do not have: those before the
+// year 1, and after 9999. Timestamp writes them as infinite. Earliest is not the zero time, which stands for none.
+var (
+	Earliest = time.Date(1, 1, 1, 0, 0, 0, int(time.Microsecond), time.UTC)
+	Latest   = time.Date(10000, 1, 1, 0, 0, 0, -int(time.Microsecond), time.UTC)
+)
+
 // ReadTime reads a timestamptz.
-func ReadTime(v []byte) time.Time { return time.UnixMicro(ReadInt8(v) + epoch2000).UTC() }
+func ReadTime(v []byte) time.Time {
+	switch micros := ReadInt8(v); {
+	case micros <= Earliest.UnixMicro()-epoch2000:
+		return Earliest
+	case micros >= Latest.UnixMicro()-epoch2000:
+		return Latest
+	default:
+		return time.UnixMicro(micros + epoch2000).UTC()
+	}
+}
 
 // ReadAge reads a bigint of microseconds. A clock that was set back makes it negative,
-// which counts as 0, and so does NULL.
-func ReadAge(v []byte) time.Duration { return max(0, time.Duration(ReadInt8(v))*time.Microsecond) }
+// which counts as 0, and so does NULL. An age of centuries is the longest duration that there is.
+func ReadAge(v []byte) time.Duration {
+	return time.Duration(min(max(0, ReadInt8(v)), math.MaxInt64/int64(time.Microsecond))) * time.Microsecond
+}
 
 // ReadArray calls each with the elements of a one-dimensional array without NULLs.
 func ReadArray(v []byte, each func([]byte)) {

@@ -32,10 +32,13 @@ func Interval(d time.Duration) string {
 // Milliseconds is a duration as settings have it.
 func Milliseconds(d time.Duration) string { return Int(d.Milliseconds()) }
 
-// Timestamp is a timestamptz; the zero time is -infinity.
+// Timestamp is a timestamptz; the zero time is -infinity. See [Earliest].
 func Timestamp(t time.Time) string {
-	if t.IsZero() {
+	switch {
+	case !t.After(Earliest):
 		return "-infinity"
+	case !t.Before(Latest):
+		return "infinity"
 	}
 	return t.UTC().Format("2006-01-02 15:04:05.999999Z07:00")
 }
