@@ -115,10 +115,45 @@ var routingMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestDropSink_Dead",
 	},
 	{
+		name: "a batch that cannot be routed counts as a death of its owner",
+		file: "outbox/internal/routing/unroutable.go",
+		old:  "return max(0, batch.UnfinishedLeases-1)",
+		new:  "return batch.UnfinishedLeases",
+		pkg:  "./outbox/postgres", test: "TestDropSink_AllUnrouted",
+	},
+	{
+		name: "what was left unfinished before a route is blamed on the events at a single sink",
+		file: "outbox/postgres/internal/router/rename.go",
+		old:  "unfinished_leases = 0, outages = 0, ",
+		new:  "",
+		pkg:  "./outbox/postgres", test: "TestSeveralToSingle_Unfinished",
+	},
+	{
+		name: "an event that cannot be projected is blamed while the projection may fail for all",
+		file: "outbox/internal/routing/failing.go",
+		old:  "f.routedAt.After(since)",
+		new:  "f.routedAt.Before(since)",
+		pkg:  "./outbox/postgres", test: "TestCustomSinks_BadAlone",
+	},
+	{
+		name: "a route reads whole topics",
+		file: "outbox/postgres/internal/ledger/read.go",
+		old:  "left(e.topic, 4096), NULL",
+		new:  "e.topic, NULL",
+		pkg:  "./outbox/postgres", test: "TestRoute_LongTopics",
+	},
+	{
+		name: "an infinite time is read as one that PostgreSQL does not have",
+		file: "outbox/postgres/internal/pg/decode.go",
+		old:  "case micros >= Latest.UnixMicro()-epoch2000:",
+		new:  "case micros == 1:",
+		pkg:  "./outbox/postgres", test: "TestRoute_OddTimes",
+	},
+	{
 		name: "events are claimed although all sinks are dropped",
 		file: "outbox/postgres/internal/router/registry.go",
-		old:  "err == nil && len(known.table) == 0",
-		new:  "err == nil && len(known.table) < 0",
+		old:  "err != nil || len(known.table) > 0",
+		new:  "err != nil || len(known.table) >= 0",
 		pkg:  "./outbox/postgres", test: "TestDropSink_All",
 	},
 	{
@@ -180,8 +215,8 @@ var routingMutants = []mutant{
 	{
 		name: "kept events are not routed when the sinks change",
 		file: "outbox/postgres/internal/router/route.go",
-		old:  "AND ($2::boolean OR current_setting",
-		new:  "AND ($2::boolean AND current_setting",
+		old:  "AND $2::boolean OR due_at > clock_timestamp()",
+		new:  "AND $2::boolean AND due_at > clock_timestamp()",
 		pkg:  "./outbox/postgres", test: "TestUnmatched_Keep$",
 	},
 	{

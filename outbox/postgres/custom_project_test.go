@@ -33,10 +33,9 @@ func TestProjection_RejectsEvent(t *testing.T) {
 	t.Parallel()
 	o := newActivities(t, testserver.Postgres(t), 3)
 	for columns, says := range map[string]string{
-		`CASE WHEN activity <> 2 OR n = 1 THEN '{}'::jsonb END AS payload`:                                                   "event 2 is returned twice",
-		`CASE WHEN activity <> 2 OR n = 2 THEN '{}'::jsonb END AS payload`:                                                   "event 2 has payload NULL",
-		`'{}'::jsonb AS payload, CASE WHEN activity = 2 THEN '0044-03-15 BC' ELSE 'infinity' END::timestamptz AS created_at`: `event 2 has created_at "0044-03-15`,
-		`'{}'::jsonb AS payload, CASE WHEN activity = 2 THEN E' \n' ELSE 't' END AS topic, n::text AS key`:                   "event 2 is returned twice",
+		`CASE WHEN activity <> 2 OR n = 1 THEN '{}'::jsonb END AS payload`:                                 "event 2 is returned twice",
+		`CASE WHEN activity <> 2 OR n = 2 THEN '{}'::jsonb END AS payload`:                                 "event 2 has payload NULL",
+		`'{}'::jsonb AS payload, CASE WHEN activity = 2 THEN E' \n' ELSE 't' END AS topic, n::text AS key`: "event 2 is returned twice",
 	} {
 		p := o.projecting(t, `SELECT "Id of ""it""" AS id, `+columns+` FROM `+activitiesTable+` e CROSS JOIN generate_series(1, 2) n
 			WHERE e.group_id = $1 AND (n = 1 OR activity = 2) ORDER BY n`)
