@@ -213,6 +213,33 @@ func TestRoute_ChangedRegistry(t *testing.T) {
 	})
 }
 
+// TestRoute_Pooled: behind PgBouncer a route whose fence finds nothing, because the registry changed or the lease is lost, says so in a session that never
+// had a fence.
+func TestRoute_Pooled(t *testing.T) {
+	t.Parallel()
+	p := newMigratedDB(t, buffertest.Options{})
+	direct := openSinks(t, p, "new", buffer.ClaimAuto, threeSinks[:2]...)
+	pooled := *p
+	pooled.url = testserver.PgBouncer(t, p.url)
+	old := openSinks(t, &pooled, "old", buffer.ClaimAuto, threeSinks[0])
+	check(t, old.RegisterSinks(t.Context()))
+	check(t, direct.RegisterSinks(t.Context()))
+	insertTopics(t, p, "contact.new")
+	routed, err := old.Route(t.Context(), 100, lease, keepNone)
+	check(t, err)
+	if routed == nil || fmt.Sprint(routed.Sinks) != "[all crm]" {
+		t.Errorf("routed %+v, want to all and crm", routed)
+	}
+	insertTopics(t, p, "contact.new")
+	batch, err := old.Claim(t.Context(), 100, lease)
+	check(t, err)
+	_, err = p.pool.Exec(t.Context(), "UPDATE outbox_batches SET lease_no = lease_no + 1 WHERE sink = '*'")
+	check(t, err)
+	if _, err := postgres.RouteLease(t.Context(), old, batch); !errors.Is(err, buffer.ErrLeaseLost) {
+		t.Errorf("a lease that is lost: %v", err)
+	}
+}
+
 // TestSinks_Workers: workers of several sinks settle batches of the same claims at the same time, in part, late, and
 // more than once, and dead letters are replayed meanwhile. Every sink gets each of its events exactly once.
 func TestSinks_Workers(t *testing.T) {

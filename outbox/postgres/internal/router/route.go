@@ -188,7 +188,7 @@ type written struct {
 func (r *Routes) write(
 	ctx context.Context, t *ledger.Tables, batch *buffer.Lease, no int64, lease time.Duration, deliveries []routing.Delivery, taken []bool, p *routing.Plan, lost []routing.Refusal,
 ) (done written, err error) {
-	begin := r.base.DB.BatchTx(r.base.DB.StatementTimeout, "synchronous_commit", "on", "enable_hashjoin", "off", "enable_mergejoin", "off")
+	begin := r.base.DB.BatchTx(r.base.DB.StatementTimeout, "synchronous_commit", "on", "enable_hashjoin", "off", "enable_mergejoin", "off", "relay.fenced", "")
 	begin.Row = func([][]byte) error {
 		done = written{inserted: map[uuid.UUID]bool{}}
 		return nil
