@@ -19,6 +19,8 @@ type Pipeline struct {
 	// Sinks are the configured ones of several, and Router is ready while events are routed to them; nil for a single sink.
 	Sinks  []Sink
 	Router Readiness
+	// RetryNow makes every waiting batch due, and returns how many.
+	RetryNow func(ctx context.Context) (batches int, err error)
 	DeadLetters
 }
 

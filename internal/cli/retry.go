@@ -10,7 +10,6 @@ import (
 
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
-	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 func (a *app) retryCommand() *cobra.Command {
@@ -90,24 +89,5 @@ func retry(ctx context.Context, p *config.Pipeline) (n int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	request := buffer.NewRetryRequest()
-	queues := []buffer.Deferrer{b, b.DeadLetterQueue()}
-	if router, ok := b.(buffer.Router); ok {
-		for _, sink := range sinkNames(p) {
-			queues = append(queues, router.Sink(sink))
-		}
-	}
-	if hooks, ok := b.(buffer.SinkHooks); ok {
-		for _, sink := range p.SinkHooks() {
-			queues = append(queues, hooks.SinkDeadLetterQueue(sink))
-		}
-	}
-	for _, queue := range queues {
-		some, err := queue.RetryAll(ctx, request)
-		if err != nil {
-			return n, err
-		}
-		n += some
-	}
-	return n, nil
+	return admin.RetryAll(ctx, b, sinkNames(p), p.SinkHooks())
 }

@@ -87,6 +87,7 @@ func New(c Config) *Console {
 	s.page("GET /pipelines/{name}/history", s.pipelineHistory)
 	s.page("GET /dead", s.deadList)
 	s.page("GET /dead/{pipeline}/{id}", s.deadShow)
+	s.mux.Handle("POST /pipelines/{name}/retry", s.config.Guard.ProtectChange(s.retryNow, s.denied()))
 	s.mux.Handle("POST /dead/change", s.config.Guard.ProtectChange(s.deadChange, s.denied()))
 	return s
 }
@@ -159,7 +160,7 @@ type page struct {
 var layouts = func() map[string]*template.Template {
 	base := template.Must(template.New("layout.html").Funcs(functions).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html"))
 	all := map[string]*template.Template{}
-	for _, name := range []string{"overview", "pipeline", "dead", "dead_show", "dead_confirm", "login", "error"} {
+	for _, name := range []string{"overview", "pipeline", "dead", "dead_show", "dead_confirm", "retry_confirm", "login", "error"} {
 		all[name] = template.Must(template.Must(base.Clone()).ParseFS(templateFiles, "templates/"+name+".html"))
 	}
 	return all

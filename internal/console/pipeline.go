@@ -1,12 +1,15 @@
 package console
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"math"
 	"net/http"
+	"net/url"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/access"
 	"github.com/outboxrelay/relay/internal/admin"
 )
 
@@ -18,6 +21,8 @@ type pipelineData struct {
 	Problems []problem
 	Rows     []row
 	Sinks    []string // with a history of their own; "" is the pipeline's
+	Waiting  int64    // batches
+	Done     string   // what was done just now
 	Now      time.Time
 }
 
@@ -28,7 +33,7 @@ func (s *Console) pipeline(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	report := s.config.Source.Report(r.Context())
-	d := pipelineData{Name: name, Sinks: []string{""}, Now: time.Now()}
+	d := pipelineData{Name: name, Sinks: []string{""}, Now: time.Now(), Done: r.URL.Query().Get("done")}
 	all := s.overviewOf(&report)
 	for _, one := range all.Problems {
 		if one.Pipeline == name {
@@ -43,6 +48,7 @@ func (s *Console) pipeline(w http.ResponseWriter, r *http.Request) {
 	for i := range report.Pipelines {
 		if report.Pipelines[i].Name == name {
 			d.Report = &report.Pipelines[i]
+			d.Waiting = d.Report.Batches.Waiting
 			for _, sink := range d.Report.Sinks {
 				d.Sinks = append(d.Sinks, sink.Name)
 			}
@@ -54,6 +60,41 @@ func (s *Console) pipeline(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	s.render(w, r, http.StatusOK, "pipeline", "overview", name, &d)
+}
+
+// retryTimeout bounds how long a database may take to make batches due.
+const retryTimeout = 10 * time.Second
+
+// retryNow makes what waits due: first it asks, then it does it.
+func (s *Console) retryNow(w http.ResponseWriter, r *http.Request) {
+	selected, err := s.selected(r.PathValue("name"))
+	if err != nil {
+		s.fail(w, r, http.StatusNotFound, err)
+		return
+	}
+	p := selected[0]
+	r.Body = http.MaxBytesReader(w, r.Body, 1<<20)
+	if r.PostFormValue("confirmed") == "" {
+		s.render(w, r, http.StatusOK, "retry_confirm", "overview", "Are you sure?", p.Name)
+		return
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), retryTimeout)
+	defer cancel()
+	n, err := p.RetryNow(ctx)
+	s.config.Log.InfoContext(ctx, "waiting batches made due in the console", "pipeline", p.Name, "batches", n,
+		"user", access.UserOf(r.Context()).Name, "from", r.RemoteAddr)
+	if err != nil {
+		s.fail(w, r, http.StatusServiceUnavailable, err)
+		return
+	}
+	done := "Nothing waits."
+	switch {
+	case n == 1:
+		done = "1 batch is due now."
+	case n > 1:
+		done = admin.Count(int64(n)) + " batches are due now."
+	}
+	redirect(w, "../"+url.PathEscape(p.Name)+"?done="+url.QueryEscape(done))
 }
 
 // number is null in JSON if it is unknown.

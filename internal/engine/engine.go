@@ -69,7 +69,10 @@ func Open(cfg *config.Config, c Config) (*Engine, error) {
 	observed := make([]admin.Pipeline, len(e.pipelines))
 	for i, o := range e.pipelines {
 		p := &cfg.Pipelines[i]
-		observed[i] = admin.Pipeline{Name: p.Name, Health: o, MaxWaiting: p.MaxWaiting, DeadLetters: DeadLetters(p, o.Buffer)}
+		dead := DeadLetters(p, o.Buffer)
+		observed[i] = admin.Pipeline{Name: p.Name, Health: o, MaxWaiting: p.MaxWaiting, DeadLetters: dead, RetryNow: func(ctx context.Context) (int, error) {
+			return admin.RetryAll(ctx, o.Buffer, dead.Sinks, dead.SinkHooks)
+		}}
 		if router := o.Router(); router != nil {
 			observed[i].Router = router
 			for _, s := range o.Sinks {
