@@ -25,6 +25,8 @@ var (
 	ErrKillsReader = errors.New("the batch was not read, because its owners did not survive that")
 	// ErrNotReady: a table, a column or a privilege is missing. The message names it and the fix.
 	ErrNotReady = errors.New("buffer is not ready")
+	// ErrProjection: an ErrNotReady whose only reason is the projection of a custom table. Nothing is claimed or read; everything else works.
+	ErrProjection = errors.New("the projection cannot be run")
 	// ErrDeadChanged: a dead letter was replayed, discarded or edited meanwhile. Nothing was changed.
 	ErrDeadChanged = errors.New("the dead letter was closed or changed meanwhile")
 	// ErrEventWaits: the event of a dead letter is in the buffer, where it waits for another sink. Nothing was changed.

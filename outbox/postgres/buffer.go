@@ -88,14 +88,30 @@ type table struct {
 	events eventTable
 	// custom is the event table if it is custom, otherwise nil; for the doctor.
 	custom *custom.Table
+	// unprojectable is why the projection could not be run when Check last saw the table; nil if it can be.
+	unprojectable error
 	// replaced is closed when another table has the name.
 	replaced chan struct{}
 }
 
-// ready returns the table, looking at the database the first time.
+// ready returns the table, looking at the database the first time. Its projection may not work: see projects.
 func (b *Buffer) ready(ctx context.Context) (*table, error) {
 	if t := b.table.Load(); t != nil {
 		return t, nil
+	}
+	err := b.Check(ctx)
+	if t := b.table.Load(); t != nil && (err == nil || errors.Is(err, buffer.ErrProjection)) {
+		return t, nil
+	}
+	return nil, err
+}
+
+// projects returns the table for what claims or reads events. A projection that Check finds wrong must not be run: it may call
+// what another role planted.
+func (b *Buffer) projects(ctx context.Context) (*table, error) {
+	t, err := b.ready(ctx)
+	if err != nil || t.unprojectable == nil {
+		return t, err
 	}
 	if err := b.Check(ctx); err != nil {
 		return nil, err
@@ -123,6 +139,9 @@ func onTable[T any](ctx context.Context, b *Buffer, f func(*table) (T, error)) (
 
 // Claim implements buffer.Claimer.
 func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
+	if _, err := b.projects(ctx); err != nil {
+		return nil, err
+	}
 	return onTable(ctx, b, func(t *table) (*buffer.Lease, error) {
 		batch, err := b.claimer.ClaimBy(ctx, &t.Tables, t.events.Stamp, limit, lease)
 		switch {
@@ -160,7 +179,7 @@ func (b *Buffer) ClaimMode() buffer.ClaimMode { return b.claimer.ClaimMode() }
 
 // Peek implements buffer.Diagnoser.
 func (b *Buffer) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
-	t, err := b.ready(ctx)
+	t, err := b.projects(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -188,7 +207,7 @@ func (b *Buffer) Warnings(ctx context.Context) (warnings []string) {
 
 // TakeOver implements buffer.Claimer.
 func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
-	t, err := b.ready(ctx)
+	t, err := b.projects(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -200,7 +219,7 @@ func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration, due buffer.D
 
 // Read implements buffer.Claimer.
 func (b *Buffer) Read(ctx context.Context, l *buffer.Lease) error {
-	t, err := b.ready(ctx)
+	t, err := b.projects(ctx)
 	if err != nil {
 		return err
 	}

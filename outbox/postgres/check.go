@@ -2,10 +2,12 @@ package postgres
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/backlog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/claim"
@@ -105,10 +107,14 @@ func (b *Buffer) Check(ctx context.Context) error {
 			return b.db.ConnectError(err)
 		}
 	}
-	if err := missing.Err(); err != nil {
+	wrong := missing.Err()
+	if wrong != nil && !errors.Is(wrong, buffer.ErrProjection) {
+		return wrong
+	}
+	if err := b.open(ctx, events, others, archive, facts, wrong); err != nil {
 		return err
 	}
-	return b.open(ctx, events, others, archive, facts)
+	return wrong
 }
 
 // checkOwners adds objects that another role planted. The buffer's owner is trusted: its triggers run with the relay's
@@ -125,15 +131,16 @@ func (b *Buffer) checkOwners(ctx context.Context, events, buffers catalog.Table,
 	return missing.AddForeign(ctx, b.db, o)
 }
 
-// open takes the tables that Check found into use. others are ledger, dead letters, buffers and relays.
-func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalog.Table, archive string, facts custom.Facts) (err error) {
+// open takes the tables that Check found into use. others are ledger, dead letters, buffers and relays; unprojectable is why the projection
+// cannot be run.
+func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalog.Table, archive string, facts custom.Facts, unprojectable error) (err error) {
 	sinks := pg.Ident(others[0].Schema, "outbox_sinks")
 	names := []string{
 		"outbox_batches", others[0].Quoted, "outbox_dead_letters", others[1].Quoted, "outbox_buffers", others[2].Quoted, "outbox_archive", archive, "outbox_sinks", sinks,
 		"outbox_relays", others[3].Quoted,
 		"'outbox_numbers'", pg.Literal(pg.Ident(others[0].Schema, "outbox_numbers")),
 	}
-	t := &table{replaced: make(chan struct{}), Tables: ledger.Tables{
+	t := &table{unprojectable: unprojectable, replaced: make(chan struct{}), Tables: ledger.Tables{
 		Buffer:   events.Schema + "." + events.Name,
 		Events:   events.Quoted,
 		OID:      events.ID,
@@ -160,11 +167,11 @@ func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalo
 }
 
 // register reads the buffer's own row, or writes it the first time. The table is used from now on, instead of another one that
-// had its name.
+// had its name, or of this one as it was when its projection could not be run.
 func (b *Buffer) register(ctx context.Context, t *table) error {
 	stored, err := b.claimer.Register(ctx, &t.Tables)
 	was := b.table.Load()
-	same := was != nil && was.OID == t.OID && was.Sequence == t.Sequence && !was.Replaced()
+	same := was != nil && was.OID == t.OID && was.Sequence == t.Sequence && !was.Replaced() && was.unprojectable == nil
 	if err != nil || same || !b.table.CompareAndSwap(was, t) {
 		return err
 	}

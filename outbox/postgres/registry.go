@@ -114,7 +114,7 @@ const endLease = 30 * time.Second
 
 // EndDropped implements buffer.SinkRegistry.
 func (b *Buffer) EndDropped(ctx context.Context, limit int) (ended buffer.Ended, err error) {
-	t, err := b.ready(ctx)
+	t, err := b.projects(ctx)
 	if err != nil {
 		return ended, err
 	}

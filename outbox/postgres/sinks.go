@@ -49,7 +49,7 @@ func (b *Buffer) Route(ctx context.Context, limit int, lease time.Duration, take
 
 // canRoute returns an error if nothing can be routed, so nothing should be claimed.
 func (b *Buffer) canRoute(ctx context.Context) error {
-	t, err := b.ready(ctx)
+	t, err := b.projects(ctx)
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func takeNone(string) bool { return false }
 
 // RouteDue implements buffer.Router.
 func (b *Buffer) RouteDue(ctx context.Context, lease time.Duration) (*buffer.Routed, error) {
-	t, err := b.ready(ctx)
+	t, err := b.projects(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -140,7 +140,7 @@ func (q *sinkQueue) Claim(context.Context, int, time.Duration) (*buffer.Lease, e
 
 // TakeOver implements buffer.Claimer.
 func (q *sinkQueue) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
-	t, err := q.buffer.ready(ctx)
+	t, err := q.buffer.projects(ctx)
 	if err != nil {
 		return nil, err
 	}

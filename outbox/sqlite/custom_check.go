@@ -10,6 +10,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/notready"
 	"github.com/outboxrelay/relay/outbox/internal/projection"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
@@ -84,6 +85,7 @@ func (c *customTable) missing(ctx context.Context, tx transaction) (missing []bu
 	}
 	if text, fix := c.checkProjection(ctx, tx); text != "" {
 		add(text, fix)
+		missing[0].Subject = notready.Projection
 	}
 	return missing, nil
 }

@@ -2,6 +2,7 @@
 package notready
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -10,7 +11,7 @@ import (
 // MigrateCommand makes the relay's tables.
 const MigrateCommand = "relay migrate -c relay.yaml"
 
-// Error lists what is missing. errors.Is finds buffer.ErrNotReady.
+// Error lists what is missing. errors.Is finds buffer.ErrNotReady, and buffer.ErrProjection if that is all.
 type Error struct {
 	// Place is the database or file, if the findings do not name it.
 	Place string
@@ -39,3 +40,11 @@ func (e *Error) Error() string {
 }
 
 func (e *Error) Unwrap() error { return buffer.ErrNotReady }
+
+// Projection is the subject of what is wrong with the projection of a custom table.
+const Projection = "projection"
+
+// Is reports whether target is buffer.ErrProjection and nothing else is missing.
+func (e *Error) Is(target error) bool {
+	return target == buffer.ErrProjection && !slices.ContainsFunc(e.Missing, func(f buffer.Finding) bool { return f.Subject != Projection })
+}

@@ -44,7 +44,13 @@ func Check(ctx context.Context, db *pg.DB, t Facts, c Config, missing *catalog.F
 	if len(*missing) > before { // the projection would fail for the same reason
 		return nil
 	}
-	return checkProjection(ctx, db, t, c, missing)
+	var wrong catalog.Findings
+	err := checkProjection(ctx, db, t, c, &wrong)
+	for _, f := range wrong {
+		f.Subject = notready.Projection
+		*missing = append(*missing, f)
+	}
+	return err
 }
 
 // checkKey checks the primary key.
