@@ -3,6 +3,7 @@ package admin
 import (
 	"fmt"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -39,4 +40,10 @@ func Age(d time.Duration) string {
 		return fmt.Sprintf("%dh %dm", d/time.Hour, d%time.Hour/time.Minute)
 	}
 	return fmt.Sprintf("%dd %dh", d/day, d%day/time.Hour)
+}
+
+// roughly formats a duration in its largest unit: 12s, 3m, 5h, 2d.
+func roughly(d time.Duration) string {
+	largest, _, _ := strings.Cut(Age(max(time.Second, d.Truncate(time.Second))), " ")
+	return largest
 }

@@ -16,7 +16,7 @@ type RelayReport struct {
 	// Sink is one of several sinks; absent for a single one, and for what claims for several.
 	Sink    string `json:"sink,omitempty"`
 	Version string `json:"version"`
-	// Running is false for one that stopped, or was not seen for three minutes.
+	// Running is false for one that stopped, or whose report is overdue: it reports every 10 s.
 	Running bool `json:"running"`
 	// SeenSeconds is how long ago it reported, UptimeSeconds how long before that it started.
 	SeenSeconds   float64 `json:"seen_seconds"`
@@ -26,6 +26,9 @@ type RelayReport struct {
 	Dead      int64 `json:"dead"`
 	// NotReady is why it makes no progress.
 	NotReady string `json:"not_ready,omitempty"`
+	// NotReadyClass is database, sink, stalled or refusing, as in /readyz, and NotReadySeconds how long it has been so.
+	NotReadyClass   string  `json:"not_ready_class,omitempty"`
+	NotReadySeconds float64 `json:"not_ready_seconds,omitempty"`
 }
 
 // Deliveries is how fast events are delivered.
@@ -69,21 +72,32 @@ func relayReports(all []buffer.Relay, redact func(string) string) (reports []Rel
 			SeenSeconds: r.Seen.Round(time.Millisecond).Seconds(), UptimeSeconds: r.Uptime.Round(time.Millisecond).Seconds(),
 		}
 		if one.Running {
-			one.NotReady = redact(r.NotReady)
+			one.NotReady, one.NotReadyClass = redact(r.NotReady), r.NotReadyClass
+			one.NotReadySeconds = r.NotReadyFor.Round(time.Millisecond).Seconds()
 		}
 		reports = append(reports, one)
 	}
 	return reports
 }
 
-// relayProblems says that no relay runs, or why those that run make no progress: each reason once, and none that batches wait for.
+// inWords are the classes of reasons.
+var inWords = map[string]string{
+	buffer.NotReadySink: "the sink is unavailable", buffer.NotReadyRefusing: "the sink refuses every event",
+	buffer.NotReadyDatabase: "the database fails", buffer.NotReadyStalled: "nothing is delivered",
+}
+
+// relayProblems says that no relay runs, or why those that run make no progress, and for how long: each reason once. A reason that batches
+// wait for is left to their line.
 func relayProblems(s *buffer.Status, sinks []string, redact func(string) string) (problems []string) {
 	relays := s.Relays
 	notReady, running := NotReady(relays, sinks)
 	for i := range notReady {
-		if r := &notReady[i]; !waitsFor(s, r.Sink, r.NotReady) {
-			problems = append(problems, RelayName(r)+" is not ready: "+redact(r.NotReady))
+		r := &notReady[i]
+		reason := redact(r.NotReady)
+		if waitsFor(s, r.Sink, r.NotReady) {
+			reason = inWords[r.NotReadyClass]
 		}
+		problems = append(problems, RelayName(r)+" has not been ready for "+Age(r.NotReadyFor)+": "+reason)
 	}
 	if running > 0 {
 		return problems
@@ -147,4 +161,9 @@ func process(owner string) string {
 		return parts[0] + "/" + parts[1]
 	}
 	return owner
+}
+
+// tries reports whether a relay runs that tries a sink.
+func tries(relays []buffer.Relay, sink string) bool {
+	return slices.ContainsFunc(relays, func(r buffer.Relay) bool { return r.Sink == sink && r.Runs() })
 }

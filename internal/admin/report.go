@@ -2,6 +2,8 @@ package admin
 
 import (
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -23,7 +25,7 @@ type PipelineReport struct {
 	OldestPendingSeconds *float64 `json:"oldest_pending_seconds"`
 	Batches              Batches  `json:"batches"`
 	Dead                 int64    `json:"dead"`
-	// State says in words what the pipeline does: no relay, sending, due, retries in 2m 3s, deleting, idle; "" if there are several sinks, which
+	// State says in words what the pipeline does: no relay, sink down 3m, refusing 3m, db error 3m, stalled 3m, trying sink, sending, due, retries in 2m 3s, deleting, idle; "" if there are several sinks, which
 	// have their own.
 	State string `json:"state,omitempty"`
 	// Deliveries is how fast events are delivered; with several sinks an event counts once at each of them.
@@ -32,6 +34,8 @@ type PipelineReport struct {
 	Relays []RelayReport `json:"relays,omitempty"`
 	// RelayProblems say that no relay runs, or why those that run make no progress.
 	RelayProblems []string `json:"relay_problems,omitempty"`
+	// ProjectionProblem is why nothing of a custom table is sent: its projection cannot be run. The admin endpoint leaves it to RelayProblems.
+	ProjectionProblem string `json:"projection_problem,omitempty"`
 	// Sinks are several sinks; nil for a single one. An event that several of them do not have is in Pending once.
 	Sinks []SinkReport `json:"sinks,omitempty"`
 	// Waits are why batches wait, the most frequent reasons first; nil if there are several sinks, which have their own.
@@ -82,6 +86,9 @@ type WaitReport struct {
 	// DueInSeconds is until the first of them is due, LastDueInSeconds until the last is; 0 if they are due.
 	DueInSeconds     float64 `json:"due_in_seconds"`
 	LastDueInSeconds float64 `json:"last_due_in_seconds"`
+	// Early reports whether a relay runs that tries the sink, or the address that they wait for, every few seconds, and sends them once it accepts
+	// events: they are due at the latest.
+	Early bool `json:"early,omitempty"`
 }
 
 // HookReport is the open dead letters that the dead-letter hook was not notified of, and why their batches wait.
@@ -96,6 +103,8 @@ func (w WaitReport) Text() string {
 	due := "due now"
 	switch first, last := seconds(w.DueInSeconds), seconds(w.LastDueInSeconds); {
 	case w.LastDueInSeconds <= 0:
+	case w.Early:
+		due = "due once the sink takes events (tried every few seconds), in " + last + " at the latest"
 	case w.DueInSeconds <= 0:
 		due = "due now to in " + last
 	case first == last:
@@ -148,7 +157,7 @@ type ReportError struct {
 // sinks; nil for a single one.
 func NewPipelineReport(name string, maxWaiting int, sinks []string, s buffer.Status, redact func(string) string) PipelineReport {
 	var hook *HookReport
-	if waits := waitReports(s.HookWaits, redact); len(waits) > 0 {
+	if waits := waitReports(s.HookWaits, slices.ContainsFunc(s.Relays, func(r buffer.Relay) bool { return r.Runs() }), redact); len(waits) > 0 {
 		hook = &HookReport{Unnotified: s.Unnotified, Waits: waits}
 	}
 	var suspects *SuspectsReport
@@ -166,12 +175,18 @@ func NewPipelineReport(name string, maxWaiting int, sinks []string, s buffer.Sta
 	return PipelineReport{
 		SinkProblems: problems, State: state, Deliveries: deliveries(s.Relays, func(string) bool { return true }),
 		Relays: relayReports(s.Relays, redact), RelayProblems: relayProblems(&s, sinks, redact),
-		Sinks: sinkReports(sinks, s.Sinks, s.Relays, redact), Waits: waitReports(s.Waits, redact), ClaimingStopped: claimingStopped(maxWaiting, sinks, &s), Hook: hook, Suspects: suspects,
+		Sinks: sinkReports(sinks, s.Sinks, s.Relays, redact), Waits: waitReports(s.Waits, tries(s.Relays, ""), redact), ClaimingStopped: claimingStopped(maxWaiting, sinks, &s), Hook: hook, Suspects: suspects,
 		Name: name, Pending: s.Pending,
 		OldestPendingSeconds: oldestSeconds(s.OldestPending, s.AgeUnknown),
 		Batches:              Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered},
 		Dead:                 s.Dead,
 	}
+}
+
+// SetProjectionProblem sets why nothing of a custom table is sent. Relays that are not ready for that reason need not say it again.
+func (p *PipelineReport) SetProjectionProblem(text string) {
+	p.ProjectionProblem = text
+	p.RelayProblems = slices.DeleteFunc(p.RelayProblems, func(problem string) bool { return strings.Contains(problem, text) })
 }
 
 // oldestSeconds returns the age of the oldest pending event; nil if it is unknown.
@@ -194,7 +209,8 @@ func Oldest(pending int64, seconds *float64, none string) string {
 	return Age(time.Duration(*seconds * float64(time.Second)))
 }
 
-func waitReports(all []buffer.Wait, redact func(string) string) (reports []WaitReport) {
+// waitReports returns the reports of reasons; tried reports whether a relay tries the sink.
+func waitReports(all []buffer.Wait, tried bool, redact func(string) string) (reports []WaitReport) {
 	for _, w := range all {
 		if w.Error == "" { // it is only due soon
 			continue
@@ -202,6 +218,7 @@ func waitReports(all []buffer.Wait, redact func(string) string) (reports []WaitR
 		reports = append(reports, WaitReport{
 			Error: redact(w.Error), Batches: w.Batches, Events: w.Events,
 			DueInSeconds: max(0, w.First).Round(time.Millisecond).Seconds(), LastDueInSeconds: max(0, w.Last).Round(time.Millisecond).Seconds(),
+			Early: tried && w.Early,
 		})
 	}
 	return reports

@@ -12,7 +12,7 @@ import (
 // SinkReport is the status of one of several sinks.
 type SinkReport struct {
 	Name string `json:"name"`
-	// State says in words what the sink does: no relay, idle, sending, due, retries in 2m 3s, deleting, dropped, not in the configuration. That of [buffer.Unrouted]
+	// State says in words what the sink does: no relay, sink down 3m, refusing 3m, db error 3m, stalled 3m, trying sink, idle, sending, due, retries in 2m 3s, deleting, dropped, not in the configuration. That of [buffer.Unrouted]
 	// is not routed yet, kept until a sink takes them, or no sink takes them.
 	State string `json:"state"`
 	// Pending events are those that the sink does not have.
@@ -38,7 +38,7 @@ func sinkReports(configured []string, all []buffer.SinkStatus, relays []buffer.R
 		}
 		one := SinkReport{
 			Name: s.Name, State: sinkState(s, slices.Contains(configured, s.Name), relays), Deliveries: deliveries(relays, func(sink string) bool { return sink == s.Name }), Pending: s.Pending, OldestPendingSeconds: oldestSeconds(s.OldestPending, s.AgeUnknown),
-			Batches: Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered}, Dead: s.Dead, Waits: waitReports(s.Waits, redact),
+			Batches: Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered}, Dead: s.Dead, Waits: waitReports(s.Waits, tries(relays, s.Name), redact),
 		}
 		if s.Waiting > 0 && !kept(s) {
 			next := s.Next.Round(time.Millisecond).Seconds()
@@ -65,7 +65,7 @@ func sinkState(s *buffer.SinkStatus, configured bool, relays []buffer.Relay) str
 	case !configured:
 		return "not in the configuration"
 	}
-	return batchesState(s.Leased, s.Waiting, s.Delivered, s.Due, s.Next, relays, s.Name)
+	return batchesState(s.Leased, s.Waiting, s.Delivered, s.Due, s.Next, s.Waits, relays, s.Name)
 }
 
 // pipelineState is the state of a pipeline with a single sink.
@@ -85,16 +85,36 @@ func pipelineState(s *buffer.Status) string {
 	if s.Waits == nil {
 		due = s.Waiting
 	}
-	return batchesState(s.Leased, s.Waiting, s.Delivered, due, next, s.Relays, "")
+	return batchesState(s.Leased, s.Waiting, s.Delivered, due, next, s.Waits, s.Relays, "")
 }
 
-// batchesState says in words what happens to the batches of a sink.
-func batchesState(leased, waiting, delivered, due int64, next time.Duration, relays []buffer.Relay, sink string) string {
+// states are what a sink does while none of its relays is ready, by the class of the reason.
+var states = map[string]string{
+	buffer.NotReadySink: "sink down", buffer.NotReadyRefusing: "refusing", buffer.NotReadyDatabase: "db error", buffer.NotReadyStalled: "stalled",
+}
+
+// batchesState says in words what happens to the batches of a sink, which wait for these reasons.
+func batchesState(leased, waiting, delivered, due int64, next time.Duration, waits []buffer.Wait, relays []buffer.Relay, sink string) string {
 	runs := func(r buffer.Relay) bool { return r.Sink == sink && r.Runs() }
 	sends := func(r buffer.Relay) bool { return runs(r) && r.LastMinute > 0 }
+	var notReady *buffer.Relay // for the longest
+	ready := false
+	for i := range relays {
+		switch r := &relays[i]; {
+		case !runs(*r):
+		case states[r.NotReadyClass] == "":
+			ready = true
+		case notReady == nil || r.NotReadyFor > notReady.NotReadyFor:
+			notReady = r
+		}
+	}
 	switch {
-	case !slices.ContainsFunc(relays, runs):
+	case !ready && notReady == nil:
 		return "no relay"
+	case !ready:
+		return states[notReady.NotReadyClass] + " " + roughly(notReady.NotReadyFor)
+	case waiting > 0 && due == 0 && leased == 0 && len(waits) > 0 && !slices.ContainsFunc(waits, func(w buffer.Wait) bool { return !w.Early }):
+		return "trying sink"
 	case waiting > 0 && due == 0 && leased == 0:
 		return "retries in " + Age(next)
 	case leased > 0 || slices.ContainsFunc(relays, sends):

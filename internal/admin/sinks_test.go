@@ -28,7 +28,7 @@ func shop(change ...func(*state)) Pipeline {
 		},
 		Relays: []buffer.Relay{
 			{Owner: "web/1/shop", Sink: "stream", RelayReport: buffer.RelayReport{Version: "v1", Delivered: 900, LastMinute: 60, LastDelivery: 2 * time.Second}},
-			{Owner: "web/1/shop", Sink: "crm", RelayReport: buffer.RelayReport{Version: "v1", LastDelivery: -1, NotReady: "sink: 503 with s3cret"}},
+			{Owner: "web/1/shop", Sink: "crm", RelayReport: buffer.RelayReport{Version: "v1", LastDelivery: -1, NotReady: "sink: 503 with s3cret", NotReadyClass: "sink", NotReadyFor: 200 * time.Second}},
 		},
 	}}
 	for _, c := range change {
@@ -131,7 +131,7 @@ func TestStatus_Sinks(t *testing.T) {
 	want := []SinkReport{
 		{Name: "stream", State: "sending", Pending: 4, OldestPendingSeconds: next(2), Batches: Batches{Leased: 1}, Deliveries: Deliveries{LastMinute: 60, SecondsAgo: next(2)}},
 		{
-			Name: "crm", State: "retries in 2m 0s", Pending: 1200, OldestPendingSeconds: next(3600), Batches: Batches{Waiting: 21, Delivered: 1}, Dead: 1, NextTryInSeconds: next(120),
+			Name: "crm", State: "sink down 3m", Pending: 1200, OldestPendingSeconds: next(3600), Batches: Batches{Waiting: 21, Delivered: 1}, Dead: 1, NextTryInSeconds: next(120),
 			Waits: []WaitReport{{Error: "503 with ***", Batches: 20, Events: 1150, DueInSeconds: 120, LastDueInSeconds: 240}},
 		},
 		{Name: "old", State: "not in the configuration", Pending: 50, OldestPendingSeconds: next(1800), Batches: Batches{Waiting: 1}, NextTryInSeconds: next(0)},
@@ -140,12 +140,13 @@ func TestStatus_Sinks(t *testing.T) {
 	if diff := cmp.Diff(want, status.Pipelines[0].Sinks); diff != "" {
 		t.Error(diff)
 	}
-	wantRelays := []RelayReport{{Owner: "web/1/shop", Sink: "stream", Version: "v1", Running: true, Delivered: 900}, {Owner: "web/1/shop", Sink: "crm", Version: "v1", Running: true, NotReady: "sink: 503 with ***"}}
+	wantRelays := []RelayReport{{Owner: "web/1/shop", Sink: "stream", Version: "v1", Running: true, Delivered: 900}, {Owner: "web/1/shop", Sink: "crm", Version: "v1", Running: true, NotReady: "sink: 503 with ***", NotReadyClass: "sink", NotReadySeconds: 200}}
 	if diff := cmp.Diff(wantRelays, status.Pipelines[0].Relays); diff != "" {
 		t.Error(diff)
 	}
-	if problems := status.Pipelines[0].RelayProblems; problems != nil { // its batches wait for the same
-		t.Errorf("problems: %q", problems)
+	problems := []string{"relay web/1, sink crm has not been ready for 3m 20s: the sink is unavailable"} // its batches say why
+	if diff := cmp.Diff(problems, status.Pipelines[0].RelayProblems); diff != "" {
+		t.Error(diff)
 	}
 	if status.Pipelines[1].Sinks != nil || status.Pipelines[0].Pending != 1300 {
 		t.Errorf("pipelines: %+v", status.Pipelines)
@@ -178,7 +179,23 @@ func TestSinkState(t *testing.T) {
 			t.Errorf("%+v is %q, want %q", s, got, want)
 		}
 	}
-	killed := buffer.Relay{Seen: time.Hour, RelayReport: buffer.RelayReport{LastMinute: 7}}
+	early, late := buffer.Wait{Error: "503", Batches: 1, Early: true}, buffer.Wait{Error: "422", Batches: 1}
+	for want, waits := range map[string][]buffer.Wait{"trying sink": {early}, "retries in 4m 0s": {early, late}} {
+		if got := sinkState(&buffer.SinkStatus{Waiting: 2, Next: 4 * time.Minute, Waits: waits}, true, []buffer.Relay{{}}); got != want {
+			t.Errorf("while %+v wait the state is %q, want %q", waits, got, want)
+		}
+	}
+	// During an outage the half-open probes are sent, and the last minute was a good one.
+	for class, want := range map[string]string{"sink": "sink down 3m", "refusing": "refusing 3m", "database": "db error 3m", "stalled": "stalled 3m"} {
+		down := buffer.Relay{RelayReport: buffer.RelayReport{NotReady: class + ": why", NotReadyClass: class, NotReadyFor: 200 * time.Second, LastMinute: 7}}
+		if got := sinkState(&buffer.SinkStatus{Leased: 1, Waiting: 2, Due: 1}, true, []buffer.Relay{down}); got != want {
+			t.Errorf("the state is %q, want %q", got, want)
+		}
+		if got := sinkState(&buffer.SinkStatus{Leased: 1, Waiting: 2, Due: 1}, true, []buffer.Relay{down, {}}); got != "sending" {
+			t.Errorf("the state is %q with another relay that is ready", got)
+		}
+	}
+	killed := buffer.Relay{Seen: 21 * time.Second, RelayReport: buffer.RelayReport{LastMinute: 7}}
 	if got := sinkState(&buffer.SinkStatus{Waiting: 1, Due: 1}, true, []buffer.Relay{killed}); got != "no relay" {
 		t.Errorf("the state is %q without a relay that runs", got)
 	}

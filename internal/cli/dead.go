@@ -118,6 +118,8 @@ type deadLetters struct {
 	pipeline string
 	custom   buffer.CustomTable
 	filter   buffer.DeadFilter
+	// unprojectable returns why a replay is of no use: see the function of that name.
+	unprojectable func(context.Context) error
 }
 
 func deadLettersOf(p *config.Pipeline, b buffer.Buffer) admin.DeadLetters {
@@ -144,12 +146,23 @@ func (a *app) withDeadLetters(c *cobra.Command, cfg *config.Config, f *deadFlags
 			return errOpen
 		}
 		defer func() { err = errors.Join(err, b.Close()) }()
-		all = append(all, deadLetters{deadLettersOf(p, b), p.Name, p.Source.Custom, filter})
+		wrong := func(ctx context.Context) error { return unprojectable(ctx, p, b) }
+		all = append(all, deadLetters{deadLettersOf(p, b), p.Name, p.Source.Custom, filter, wrong})
 	}
 	if all, err = withSink(c.Context(), all, f.sink); err != nil {
 		return err
 	}
-	return run(c.Context(), all)
+	if err := run(c.Context(), all); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(c.Context(), statusTimeout)
+	defer cancel()
+	for i := range all {
+		if wrong := all[i].unprojectable(ctx); wrong != nil {
+			a.printErr(all[i].pipeline + ": nothing is sent: " + oneLine(a.forFile(wrong.Error())))
+		}
+	}
+	return nil
 }
 
 // withSink returns those of pipelines that have a sink; all if the name is "".

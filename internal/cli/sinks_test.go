@@ -78,11 +78,15 @@ shop: no relay runs. > relay run -c `+path+`
 		if n := db.count("SELECT count(*) FROM outbox_batches WHERE sink = 'crm' AND error IS NOT NULL"); n == 0 || db.count("SELECT count(*) FROM outbox_batches") > n {
 			return fmt.Errorf("crm has not refused all yet")
 		}
+		if n := db.count("SELECT count(*) FROM outbox_relays WHERE sink = 'crm' AND not_ready_class = 'sink'"); n == 0 {
+			return fmt.Errorf("the relay has not reported that crm is unavailable")
+		}
 		return nil
 	})
 	status := do(t, nil, "status", "-c", path)
 	for _, text := range []string{
-		"shop            3", "  stream        0       -       0        0     0 ", "  crm           3 ", "  retries in ", "\nshop/crm: 1 batch waits (3 events), due in ", "503",
+		"shop            3", "  stream        0       -       0        0     0 ", "  crm           3 ", "  sink down ", "\nshop: relay ", ", sink crm has not been ready for ",
+		"\nshop/crm: 1 batch waits (3 events), due once the sink takes events (tried every few seconds), in ", "503",
 	} {
 		status.want(t, 0, text, "")
 	}

@@ -140,12 +140,18 @@ func (s *statusReader) read(ctx context.Context, redact func(string) string) (ad
 	var (
 		wait     sync.WaitGroup
 		statuses = make([]buffer.Status, len(s.buffers))
+		wrong    = make([]error, len(s.buffers))
 		holders  = make([]*buffer.VacuumBlocker, len(s.buffers))
 		failed   = make([]error, len(s.buffers))
 		errs     []error
 	)
 	for i, b := range s.buffers {
-		wait.Go(func() { statuses[i], holders[i], failed[i] = status(ctx, s.pipelines[i], b) })
+		wait.Go(func() {
+			statuses[i], holders[i], failed[i] = status(ctx, s.pipelines[i], b)
+			if failed[i] == nil {
+				wrong[i] = unprojectable(ctx, s.pipelines[i], b)
+			}
+		})
 	}
 	wait.Wait()
 	report := admin.Report{Pipelines: []admin.PipelineReport{}}
@@ -156,6 +162,9 @@ func (s *statusReader) read(ctx context.Context, redact func(string) string) (ad
 			continue
 		}
 		one := admin.NewPipelineReport(p.Name, p.MaxWaiting, sinkNames(p), statuses[i], redact)
+		if wrong[i] != nil {
+			one.SetProjectionProblem(redact(wrong[i].Error()))
+		}
 		if holders[i] != nil {
 			one.VacuumBlockedBy = admin.NewBlockerReport(*holders[i])
 		}
@@ -232,6 +241,9 @@ func reasons(p *admin.PipelineReport) (lines []string) {
 	add := func(text string) { lines = append(lines, p.Name+": "+oneLine(text)) }
 	for _, problem := range p.RelayProblems {
 		add(problem)
+	}
+	if p.ProjectionProblem != "" {
+		add("nothing is sent: " + p.ProjectionProblem)
 	}
 	if p.ClaimingStopped != "" {
 		add(p.ClaimingStopped)

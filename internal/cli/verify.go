@@ -100,6 +100,8 @@ type pipelineAudit struct {
 	// Sinks is set if there are several.
 	Sinks    *sinksAudit `json:"sinks,omitempty"`
 	Repaired *repair     `json:"repaired,omitempty"`
+	// ProjectionProblem is why nothing of a custom table is sent.
+	ProjectionProblem string `json:"projection_problem,omitempty"`
 
 	hasHook bool
 }
@@ -175,6 +177,12 @@ func audit(ctx context.Context, p *config.Pipeline, repairing bool) (_ pipelineA
 			found, err = b.Audit(ctx)
 		}
 	}
+	problem := ""
+	if err == nil {
+		if wrong := unprojectable(ctx, p, b); wrong != nil {
+			problem = wrong.Error()
+		}
+	}
 	var sinks *sinksAudit
 	if p.Sinks != nil {
 		sinks = &sinksAudit{found.Split, found.Doubled, count(found.Unserved), count(found.Kept), count(found.Unrouted), found.KeptDeleted}
@@ -182,7 +190,7 @@ func audit(ctx context.Context, p *config.Pipeline, repairing bool) (_ pipelineA
 	return pipelineAudit{
 		Sinks: sinks, Name: p.Name, Agrees: found.Agrees(), Unclaimed: found.Unclaimed, Leased: count(found.Leased), Waiting: count(found.Waiting),
 		ToDelete: count(found.Delivered), Delivered: found.DeliveredEvents, Dead: dead(found.Dead), Orphaned: count(found.Orphaned),
-		EmptyBatches: found.EmptyBatches, Miscounted: found.Miscounted, Repaired: repaired, hasHook: p.DeadLetter.Hook != nil || p.SinkHooks() != nil,
+		EmptyBatches: found.EmptyBatches, Miscounted: found.Miscounted, Repaired: repaired, ProjectionProblem: problem, hasHook: p.DeadLetter.Hook != nil || p.SinkHooks() != nil,
 	}, err
 }
 
@@ -217,6 +225,9 @@ func (r *auditReport) describe() string {
 	var text string
 	for _, p := range r.Pipelines {
 		add := func(format string, args ...any) { text += "\n" + p.Name + ": " + fmt.Sprintf(format, args...) }
+		if p.ProjectionProblem != "" {
+			add("nothing is sent: %s", oneLine(p.ProjectionProblem))
+		}
 		fix := "run relay verify --repair"
 		if r := p.Repaired; r != nil {
 			add("repaired: added ledger rows for %s of %s, which are due; removed %s without events; corrected %s",

@@ -81,8 +81,11 @@ type Wait struct {
 	// Batches wait for this reason; Events are in them.
 	Batches, Events int64
 	// First and Last are how long until the first and the last of them are due, by the database's clock; negative
-	// if they are due. Outages end earlier, with the first success.
+	// if they are due.
 	First, Last time.Duration
+	// Early reports whether they wait for the sink or an address of it to accept events. A relay that runs tries that every few seconds, and
+	// then sends all of them.
+	Early bool
 }
 
 // MaxWaits is how many reasons [Status] has.

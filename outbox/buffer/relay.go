@@ -21,16 +21,30 @@ type RelayReport struct {
 	Stopped bool
 	// Version is the relay's.
 	Version string
-	// NotReady is why it makes no progress, as its readiness says; "" if it does.
-	NotReady string
+	// NotReady is why it makes no progress, as its readiness says; "" if it does. NotReadyClass is its class, with which NotReady begins, and
+	// NotReadyFor how long it has been one of that class.
+	NotReady, NotReadyClass string
+	NotReadyFor             time.Duration
 	// Delivered and Dead count the events since the process started, LastMinute those that were delivered in the last minute.
 	Delivered, Dead, LastMinute int64
 	// LastDelivery is how long ago the last one was delivered; negative: none was.
 	LastDelivery time.Duration
 }
 
-// ReportEvery is how often a relay reports at the least.
-const ReportEvery = time.Minute
+const (
+	// ReportEvery is how often a relay reports at the least.
+	ReportEvery = 10 * time.Second
+	// silentAfter is when one that has not reported is taken to be gone: one report may fail.
+	silentAfter = 2 * ReportEvery
+)
+
+// The classes of reasons why a relay makes no progress.
+const (
+	NotReadyDatabase = "database" // it cannot be reached or used
+	NotReadySink     = "sink"     // it cannot be reached, or an address of it
+	NotReadyStalled  = "stalled"  // events wait, and none is delivered or buried, or none can be sent, or the sink does not take theirs
+	NotReadyRefusing = "refusing" // the sink refuses every event
+)
 
 // Relay is a process that works, or worked, on a buffer.
 type Relay struct {
@@ -43,8 +57,8 @@ type Relay struct {
 	Seen, Uptime time.Duration
 }
 
-// Runs reports whether the process has not stopped, as far as is known: one that was killed counts for three minutes.
-func (r *Relay) Runs() bool { return !r.Stopped && r.Seen < 3*ReportEvery }
+// Runs reports whether the process has not stopped, as far as is known: one that was killed counts until its report is overdue.
+func (r *Relay) Runs() bool { return !r.Stopped && r.Seen < silentAfter }
 
 // MaxRelays is how many rows of relays [Status] has, those that run first.
 const MaxRelays = 1000

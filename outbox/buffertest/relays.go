@@ -50,7 +50,7 @@ func relaysReplace(t *testing.T, h Harness) {
 	if got := relays(t, f.Buffer); len(got) != 1 || got[0].Version != "v1" || got[0].LastDelivery >= 0 {
 		t.Errorf("relays after the first report: %v; want one of v1 without a delivery", got)
 	}
-	report(t, f.Buffer, buffer.RelayReport{Version: "v2", NotReady: "sink: away", Delivered: 1 << 40, Dead: 3, LastMinute: 5, LastDelivery: time.Hour})
+	report(t, f.Buffer, buffer.RelayReport{Version: "v2", NotReady: "sink: away", NotReadyClass: "sink", NotReadyFor: time.Hour, Delivered: 1 << 40, Dead: 3, LastMinute: 5, LastDelivery: time.Hour})
 	got := relays(t, f.Buffer)
 	if len(got) != 1 {
 		t.Fatalf("relays after the second report: %v", got)
@@ -58,8 +58,11 @@ func relaysReplace(t *testing.T, h Harness) {
 	if ago := got[0].LastDelivery; ago < time.Hour-clockStep || ago > time.Hour+time.Minute {
 		t.Errorf("the last delivery was %v ago, want 1h", ago)
 	}
-	got[0].LastDelivery = 0
-	if diff := cmp.Diff(buffer.Relay{RelayReport: buffer.RelayReport{Version: "v2", NotReady: "sink: away", Delivered: 1 << 40, Dead: 3, LastMinute: 5}}, got[0]); diff != "" {
+	if ago := got[0].NotReadyFor; ago < time.Hour-clockStep || ago > time.Hour+time.Minute {
+		t.Errorf("it has not been ready for %v, want 1h", ago)
+	}
+	got[0].LastDelivery, got[0].NotReadyFor = 0, 0
+	if diff := cmp.Diff(buffer.Relay{RelayReport: buffer.RelayReport{Version: "v2", NotReady: "sink: away", NotReadyClass: "sink", Delivered: 1 << 40, Dead: 3, LastMinute: 5}}, got[0]); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -82,7 +85,7 @@ func relaysStop(t *testing.T, h Harness) {
 
 func relaysSilent(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
-	for i, silent := range []time.Duration{time.Minute, 4 * time.Minute, 25 * time.Hour} {
+	for i, silent := range []time.Duration{5 * time.Second, 30 * time.Second, 25 * time.Hour} {
 		report(t, f.Second(t), buffer.RelayReport{LastDelivery: -1})
 		f.Exec(t, fmt.Sprintf("UPDATE outbox_relays SET owner = 'silent/%d', seen_at = '%s' WHERE owner NOT LIKE 'silent/%%'", i,
 			time.Now().UTC().Add(-silent).Format("2006-01-02T15:04:05.000Z")))

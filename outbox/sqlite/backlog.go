@@ -238,7 +238,7 @@ FROM ledger, alone, fresh`
 // A delivered batch has an error if its events cannot be deleted.
 const waitsSQL = `
 SELECT coalesce(error, ''), count(*), sum(events),
-       (julianday(min(due_at)) - julianday('now')) * 86400, (julianday(max(due_at)) - julianday('now')) * 86400
+       (julianday(min(due_at)) - julianday('now')) * 86400, (julianday(max(due_at)) - julianday('now')) * 86400, min(address IS NOT NULL)
 FROM outbox_batches WHERE buffer = ?1 AND (state = 'waiting' OR state = 'delivered' AND error IS NOT NULL)
 GROUP BY error ORDER BY count(*) DESC, min(due_at) LIMIT ?2`
 
@@ -254,7 +254,7 @@ func (l ledger) waits(ctx context.Context, tx transaction) (all []buffer.Wait, e
 			one         buffer.Wait
 			first, last float64
 		)
-		if err := rows.Scan(&one.Error, &one.Batches, &one.Events, &first, &last); err != nil {
+		if err := rows.Scan(&one.Error, &one.Batches, &one.Events, &first, &last, &one.Early); err != nil {
 			return nil, err
 		}
 		one.First, one.Last = time.Duration(first*float64(time.Second)), time.Duration(last*float64(time.Second))

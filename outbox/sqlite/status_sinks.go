@@ -58,9 +58,10 @@ FROM names LEFT JOIN batches USING (sink) LEFT JOIN letters USING (sink)
 GROUP BY name`
 
 	sinkWaitsSQL = `
-SELECT sink, error, batches, events, first, last FROM (
+SELECT sink, error, batches, events, first, last, early FROM (
   SELECT sink, coalesce(error, '') AS error, count(*) AS batches, sum(events) AS events,
          (julianday(min(due_at)) - julianday('now')) * 86400 AS first, (julianday(max(due_at)) - julianday('now')) * 86400 AS last,
+         min(address IS NOT NULL) AS early,
          row_number() OVER (PARTITION BY sink ORDER BY count(*) DESC, min(due_at)) AS n
   FROM outbox_batches
   WHERE buffer = ?1 AND due_at < ` + never + ` AND (state = 'waiting' OR state = 'delivered' AND error IS NOT NULL)
@@ -121,7 +122,7 @@ func (b *Buffer) sinksStatus(ctx context.Context, tx transaction, s *buffer.Stat
 			one         buffer.Wait
 			first, last float64
 		)
-		if err := rows.Scan(&name, &one.Error, &one.Batches, &one.Events, &first, &last); err != nil {
+		if err := rows.Scan(&name, &one.Error, &one.Batches, &one.Events, &first, &last, &one.Early); err != nil {
 			return err
 		}
 		one.First, one.Last = time.Duration(first*float64(time.Second)), time.Duration(last*float64(time.Second))

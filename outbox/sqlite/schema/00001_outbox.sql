@@ -120,9 +120,11 @@ CREATE TABLE IF NOT EXISTS outbox_relays (
     owner      TEXT NOT NULL,                -- the process: host/pid/pipeline
     version    TEXT NOT NULL,
     started_at TEXT NOT NULL,
-    seen_at    TEXT NOT NULL,                -- at most a minute ago while it runs
+    seen_at    TEXT NOT NULL,                -- at most 10 s ago while it runs
     stopped    INTEGER NOT NULL DEFAULT 0,   -- 1: it ended in order
     not_ready  TEXT NOT NULL DEFAULT '',     -- why it makes no progress
+    not_ready_class TEXT NOT NULL DEFAULT '', -- database, sink, stalled or refusing
+    not_ready_at TEXT,                       -- since when
     delivered  INTEGER NOT NULL,             -- events since it started
     dead       INTEGER NOT NULL,
     last_minute INTEGER NOT NULL,            -- events delivered in the minute before seen_at

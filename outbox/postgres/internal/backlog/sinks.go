@@ -68,10 +68,10 @@ FROM names LEFT JOIN batches USING (sink) LEFT JOIN letters USING (sink)
 GROUP BY name`
 
 const sinkWaitsSQL = `
-SELECT sink, error, batches, events, first, last FROM (
+SELECT sink, error, batches, events, first, last, early FROM (
   SELECT sink, coalesce(error, '') AS error, count(*) AS batches, sum(events) AS events,
          (extract(epoch FROM min(due_at) - clock_timestamp()) * 1000000)::bigint AS first,
-         (extract(epoch FROM max(due_at) - clock_timestamp()) * 1000000)::bigint AS last,
+         (extract(epoch FROM max(due_at) - clock_timestamp()) * 1000000)::bigint AS last, bool_and(address IS NOT NULL) AS early,
          row_number() OVER (PARTITION BY sink ORDER BY count(*) DESC, min(due_at)) AS n
   FROM outbox_batches
   WHERE buffer = $1 AND isfinite(due_at) AND (state = 'waiting' OR state = 'delivered' AND error IS NOT NULL)

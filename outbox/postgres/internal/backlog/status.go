@@ -44,7 +44,7 @@ FROM ledger, alone, fresh`
 const waitsSQL = `
 SELECT coalesce(error, ''), count(*), sum(events),
        (extract(epoch FROM min(due_at) - clock_timestamp()) * 1000000)::bigint,
-       (extract(epoch FROM max(due_at) - clock_timestamp()) * 1000000)::bigint
+       (extract(epoch FROM max(due_at) - clock_timestamp()) * 1000000)::bigint, bool_and(address IS NOT NULL)
 FROM outbox_batches WHERE buffer = $1 AND isfinite(due_at) AND (state = 'waiting' OR state = 'delivered' AND error IS NOT NULL)
 GROUP BY error ORDER BY count(*) DESC, min(due_at) LIMIT $2::bigint`
 
@@ -114,5 +114,6 @@ func readWait(v [][]byte) buffer.Wait {
 	return buffer.Wait{
 		Error: string(v[0]), Batches: pg.ReadInt8(v[1]), Events: pg.ReadInt8(v[2]),
 		First: time.Duration(pg.ReadInt8(v[3])) * time.Microsecond, Last: time.Duration(pg.ReadInt8(v[4])) * time.Microsecond,
+		Early: pg.ReadBool(v[5]),
 	}
 }

@@ -138,9 +138,11 @@ CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_relays (
     owner      text,                          -- the process: host/pid/pipeline
     version    text NOT NULL,
     started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
-    seen_at    timestamptz NOT NULL,          -- at most a minute ago while it runs
+    seen_at    timestamptz NOT NULL,          -- at most 10 s ago while it runs
     stopped    boolean NOT NULL DEFAULT false, -- it ended in order
     not_ready  text NOT NULL DEFAULT '',      -- why it makes no progress
+    not_ready_class text NOT NULL DEFAULT '', -- database, sink, stalled or refusing
+    not_ready_at timestamptz,                 -- since when
     delivered  bigint NOT NULL,               -- events since it started
     dead       bigint NOT NULL,
     last_minute bigint NOT NULL,              -- events delivered in the minute before seen_at
