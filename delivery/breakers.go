@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"fmt"
 	"math"
 	"sync"
 	"time"
@@ -255,7 +256,10 @@ func (b *breakers) tryNow() {
 func (b *breakers) outage() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.sink.open() || time.Now().Before(b.pause) {
+	switch {
+	case time.Now().Before(b.pause):
+		return fmt.Errorf("tried again at %s, as the sink asked (Retry-After): %w", b.pause.UTC().Format("15:04:05 UTC"), b.sink.last.err)
+	case b.sink.open():
 		return b.sink.last.err
 	}
 	return nil

@@ -23,10 +23,10 @@ type NotReady struct {
 
 // The classes.
 const (
-	database = "database" // it cannot be reached or used
-	atSink   = "sink"     // it cannot be reached, or an address of it
-	stalled  = "stalled"  // events wait, and none is delivered or buried, or none can be sent, or the sink does not take theirs
-	refusing = "refusing" // the sink refuses every event
+	database = buffer.NotReadyDatabase
+	atSink   = buffer.NotReadySink
+	stalled  = buffer.NotReadyStalled
+	refusing = buffer.NotReadyRefusing
 )
 
 func (e *NotReady) Error() string { return e.class + ": " + e.err.Error() }
@@ -70,13 +70,48 @@ type health struct {
 	// without any progress since; zero if none.
 	freshSince, dueSince time.Time
 	stuck                stuckBatches
+
+	// Another relay may have delivered what this one could not, and then this one has nothing to try the sink with.
+	inFlight    int       // batches that this process works on
+	fresh       int       // unclaimed events, as last counted
+	emptySince  time.Time // when nothing was left to send, as counted since; zero: something is
+	reachableAt time.Time // when the last Check of the sink that succeeded began
 }
 
 func (h *health) buffer(err error)       { h.set(&h.bufferErr, err) }
-func (h *health) sink(err error)         { h.set(&h.sinkErr, err) }
 func (h *health) backpressure(err error) { h.set(&h.backpressureErr, err) }
 func (h *health) claim(err error)        { h.set(&h.claimErr, err) }
 func (h *health) takeOver(err error)     { h.set(&h.dueErr, err) }
+
+// sink takes the result of a Check of the sink, which began then.
+func (h *health) sink(err error, began time.Time) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.sinkErr = err; err == nil {
+		h.reachableAt = began
+	}
+}
+
+// begin notes that this process works on a batch, until end is called.
+func (h *health) begin() (end func()) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.inFlight++
+	h.emptySince = time.Time{}
+	return func() {
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.inFlight--
+	}
+}
+
+// outageOver reports whether the sink may be back although this process has sent nothing since: nothing is left to send, so another relay has
+// delivered it, and a Check that began later found the sink.
+func (h *health) outageOver() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.emptySince.IsZero() && h.reachableAt.After(h.emptySince)
+}
 
 // waits reports whether batches wait.
 func (h *health) waits() bool {
@@ -126,16 +161,21 @@ func (h *health) counted(backlog buffer.Backlog, fresh bool, err error) {
 	if err != nil {
 		return
 	}
-	due := backlog.Due + backlog.Suspects
+	now, due := time.Now(), backlog.Due+backlog.Suspects
 	if due == 0 && backlog.Waiting == 0 {
 		h.undelivered = 0 // nothing was put back, or another process has sent it
 		h.dueErr = nil
-		if fresh && backlog.Unclaimed == 0 {
+	}
+	if fresh {
+		if h.fresh = backlog.Unclaimed; h.fresh == 0 {
 			h.claimErr = nil
 		}
 	}
+	note(&h.emptySince, due+backlog.Waiting+backlog.Delivered+h.fresh+h.inFlight == 0, now)
+	if !h.emptySince.IsZero() && now.Sub(h.emptySince) > h.stalledAfter {
+		h.stuck.forget() // no process has had a batch in flight for so long
+	}
 	h.waiting, h.waitingBatches, h.due = backlog.Waiting > 0, backlog.Waiting+backlog.Delivered, due
-	now := time.Now()
 	note(&h.dueSince, due > 0, now)
 	if fresh {
 		note(&h.freshSince, backlog.Unclaimed > 0, now)
@@ -166,6 +206,7 @@ func (h *health) settled(l *buffer.Lease, outcomes []buffer.Outcome, sent bool) 
 		outage = outage && again && o.Outages > 0
 	}
 	h.stuck.settled(l, outcomes, sent, progress, time.Now())
+	h.emptySince = time.Time{}
 	if !progress {
 		if sent && outage {
 			h.undelivered++
@@ -181,6 +222,8 @@ func (h *health) ready(now time.Time) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
+	case errors.Is(h.bufferErr, buffer.ErrProjection):
+		return &NotReady{stalled, h.bufferErr}
 	case h.bufferErr != nil:
 		return &NotReady{database, h.bufferErr}
 	case h.claimErr != nil:

@@ -300,6 +300,30 @@ func TestHealth_Unreadable(t *testing.T) {
 	})
 }
 
+// TestHealth_DeliveredByAnother: another relay delivers what this one could not, and nothing is left to try the sink with.
+func TestHealth_DeliveredByAnother(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeBuffer{}
+		p := s.start(t, nil)
+		after(3 * time.Second)
+		s.set(func(s *fakeBuffer) {
+			s.batch, s.answer, s.backlog = three(), sink.Unavailable(errTest), buffer.Backlog{Unclaimed: 3, Waiting: 1}
+		})
+		after(30 * time.Second)
+		expectReadiness(t, p, "while nothing is delivered", "sink: ")
+		s.set(func(s *fakeBuffer) { s.batch, s.backlog = buffer.Lease{}, buffer.Backlog{Waiting: 1} })
+		after(time.Minute)
+		expectReadiness(t, p, "while one batch waits", "sink: ")
+		s.set(func(s *fakeBuffer) { s.backlog = buffer.Backlog{} })
+		after(12 * time.Second)
+		expectReadiness(t, p, "when nothing waits, and the sink answers", "")
+		s.set(func(s *fakeBuffer) { s.backlog = buffer.Backlog{Waiting: 1} })
+		after(2 * time.Second)
+		expectReadiness(t, p, "when a batch waits again", "sink: ")
+	})
+}
+
 // An unavailable sink has another reason than a stalled pipeline.
 func TestHealth_NamesTheSink(t *testing.T) {
 	t.Parallel()

@@ -90,7 +90,7 @@ func (p *Pipeline) Ready() error {
 	if err := p.worker.Kept(); err != nil {
 		return &NotReady{stalled, err}
 	}
-	if err := p.worker.Outage(); err != nil {
+	if err := p.worker.Outage(); err != nil && !p.health.outageOver() {
 		return classifyOutage(err)
 	}
 	// When nothing waits any more, nobody knows whether the sink still refuses.
@@ -107,11 +107,12 @@ func (p *Pipeline) Ready() error {
 //
 // ctx must end no later than stop. A pipeline runs once.
 func (p *Pipeline) Run(ctx, stop context.Context) error {
+	defer p.reporter().start(stop)()
 	if !waitReady(ctx, p.config.Log, "database", p.buffer.Check, p.health.buffer) {
 		return nil
 	}
-	defer p.reporter().start(stop)()
-	if !waitReady(ctx, p.config.Log, "sink", p.worker.Check, p.health.sink) {
+	foundSink := func(err error) { p.health.sink(err, time.Now()) }
+	if !waitReady(ctx, p.config.Log, "sink", p.worker.Check, foundSink) {
 		return nil
 	}
 	p.warn(ctx)
@@ -262,6 +263,7 @@ func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket di
 	if l == nil {
 		return report, nil
 	}
+	defer p.health.begin()()
 	if ticket.Due {
 		p.health.addDue(-1)
 	}

@@ -63,6 +63,28 @@ func TestRecovery_OfASink(t *testing.T) {
 	}
 }
 
+// One relay does not reach the sink, or is refused everything, and another one delivers all. Then the first has nothing to find out with that the sink
+// is back.
+func TestRecovery_ByAnotherRelay(t *testing.T) {
+	t.Parallel()
+	for class, answer := range map[string]error{"sink": sink.Unavailable(errTest), "refusing": sink.Permanent(errTest)} {
+		t.Run(class, func(t *testing.T) {
+			t.Parallel()
+			d := newDatabase(t)
+			to := redisAt(t, testserver.SharedRedis(t))
+			soon := func(c *pipeline.Config) { c.MaxAttempts = 1000 }
+			first := start(t, d.buffer(t, "first"), &sendHook{to, func(context.Context, *buffer.Batch, func() error) error { return answer }}, soon)
+			ids := d.insert(t, "orders", 100)
+			expectClass(t, first, class)
+			d.expectWaiting(t, 1)
+			start(t, d.buffer(t, "second"), to, soon)
+			d.expectDrained(t)
+			expectOnce(t, to.arrived(t, "orders"), ids)
+			first.expectReady(t)
+		})
+	}
+}
+
 // Batches for an unavailable address wait while others continue, and are sent as soon as it
 // recovers.
 func TestRecovery_OfAnAddress(t *testing.T) {

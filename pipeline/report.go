@@ -13,7 +13,8 @@ import (
 const (
 	reportTick     = time.Second
 	ticksPerMinute = int(time.Minute / reportTick)
-	// reportChanged is how often a report is written at the most. One that did not change is written every buffer.ReportEvery.
+	// reportChanged is how often a report is written at the most while counts change. One that did not change is written every
+	// buffer.ReportEvery; a new reason why no progress is made, or its end, at once.
 	reportChanged = 5 * time.Second
 )
 
@@ -72,6 +73,8 @@ type reporter struct {
 	ticks    int
 	counts   [ticksPerMinute]int64 // delivered, at the last ticks
 	deadThen int64                 // dead, a minute ago
+	since    time.Time // of the class of the reason
+	class    string
 	written  buffer.RelayReport
 	at       time.Time // of the last report that was written
 	failing  bool
@@ -121,9 +124,7 @@ func (r *reporter) run(ctx context.Context) {
 // report is the state now.
 func (r *reporter) report() buffer.RelayReport {
 	report := buffer.RelayReport{First: r.first, Version: r.version, LastDelivery: -1}
-	if err := r.ready(); err != nil && !errors.Is(err, errStarting) {
-		report.NotReady = r.redact(err.Error())
-	}
+	r.setNotReady(&report)
 	if r.progress == nil {
 		return report
 	}
@@ -137,12 +138,32 @@ func (r *reporter) report() buffer.RelayReport {
 	return report
 }
 
-// dueAfter is how long after the last one a report is written. The age of the last delivery, which grows, is no change.
+// setNotReady sets why no progress is made, and since when.
+func (r *reporter) setNotReady(report *buffer.RelayReport) {
+	err := r.ready()
+	if err == nil || errors.Is(err, errStarting) {
+		r.class = ""
+		return
+	}
+	class := ""
+	if why, ok := errors.AsType[*NotReady](err); ok {
+		class = why.class
+	}
+	if class != r.class || r.since.IsZero() {
+		r.class, r.since = class, time.Now()
+	}
+	report.NotReady, report.NotReadyClass, report.NotReadyFor = r.redact(err.Error()), class, time.Since(r.since)
+}
+
+// dueAfter is how long after the last one a report is written. Ages, which grow, are no change.
 func (r *reporter) dueAfter(report buffer.RelayReport) time.Duration {
 	last := r.written
-	last.LastDelivery = report.LastDelivery
-	if report == last {
+	last.LastDelivery, last.NotReadyFor = report.LastDelivery, report.NotReadyFor
+	switch {
+	case report == last:
 		return buffer.ReportEvery
+	case report.NotReadyClass != last.NotReadyClass:
+		return reportTick
 	}
 	return reportChanged
 }
@@ -159,10 +180,16 @@ func (r *reporter) write(ctx context.Context, report buffer.RelayReport) {
 		r.first, r.failing = false, false
 		report.First = false
 		r.written, r.at = report, time.Now()
-	case ctx.Err() == nil && !r.failing: // other log lines say that the database is away, and when it is back
+	case ctx.Err() == nil && !r.failing && !isDatabase(r.ready()): // other log lines say that the database is away, and when it is back
 		r.failing = true
 		r.log.WarnContext(ctx, "writing to outbox_relays failed; relay status does not show this relay", "error", err)
 	}
+}
+
+// isDatabase reports whether the database is why no progress is made.
+func isDatabase(err error) bool {
+	why, ok := errors.AsType[*NotReady](err)
+	return ok && why.class == database
 }
 
 // logMinute logs what became of events in the last minute, unless nothing did.

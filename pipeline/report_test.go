@@ -57,10 +57,10 @@ func TestReporter(t *testing.T) {
 	}
 	batch := &buffer.Lease{Batch: buffer.Batch{Events: make([]outbox.Event, 7)}}
 
-	run("IdleOnceAMinute", func(t *testing.T, h *harness) {
+	run("Idle", func(t *testing.T, h *harness) {
 		stop := h.start(t.Context())
 		wait(10*time.Minute + time.Second)
-		if n := len(h.to.all); n != 11 || !h.to.all[0].First || h.to.all[1].First || h.to.last().LastDelivery >= 0 {
+		if n := len(h.to.all); n != 61 || !h.to.all[0].First || h.to.all[1].First || h.to.last().LastDelivery >= 0 {
 			t.Errorf("%d reports in ten minutes, the first %+v, the last %+v", n, h.to.all[0], h.to.last())
 		}
 		stop()
@@ -70,7 +70,7 @@ func TestReporter(t *testing.T) {
 	})
 	run("Deliveries", func(t *testing.T, h *harness) {
 		defer h.start(t.Context())()
-		wait(30 * time.Second)
+		wait(36 * time.Second) // the last report was five seconds ago
 		h.progress.settled(batch, []buffer.Outcome{{Verdict: buffer.Delivered, IDs: []int64{1, 2, 3, 4, 5}}, {Verdict: buffer.Dead, IDs: []int64{6}}, {Verdict: buffer.Retry, IDs: []int64{7}}})
 		wait(2 * time.Second)
 		if last := h.to.last(); last.Delivered != 5 || last.Dead != 1 || last.LastMinute != 5 || last.LastDelivery < 0 || last.LastDelivery > 2*time.Second {
@@ -78,7 +78,7 @@ func TestReporter(t *testing.T) {
 		}
 		wait(4 * time.Second)
 		h.progress.settled(batch, []buffer.Outcome{{Verdict: buffer.Delivered}})
-		wait(54 * time.Second)
+		wait(50 * time.Second)
 		if last := h.to.last(); last.Delivered != 12 || last.LastMinute != 12 && last.LastMinute != 7 {
 			t.Errorf("within the minute the report is %+v", last)
 		}
@@ -86,7 +86,7 @@ func TestReporter(t *testing.T) {
 		if last := h.to.last(); last.Delivered != 12 || last.LastMinute != 0 || last.LastDelivery < time.Minute {
 			t.Errorf("a minute later the report is %+v", last)
 		}
-		if n := len(h.to.all); n > 2*60/5+3 {
+		if n := len(h.to.all); n > 2*60/5+9 {
 			t.Errorf("%d reports in two and a half minutes", n)
 		}
 		if want := `msg="delivered in the last minute" events=12 per_second=0 dead=1 batches_waiting=0`; strings.Count(h.log.String(), want) != 1 || strings.Count(h.log.String(), "\n") != 1 {
@@ -101,12 +101,16 @@ func TestReporter(t *testing.T) {
 			t.Errorf("while it starts the report is %+v", last)
 		}
 		h.notOK = &NotReady{atSink, errors.New("503 to s3cret")}
-		wait(6 * time.Second)
-		if last := h.to.last(); last.NotReady != "sink: 503 to ***" {
+		wait(2 * time.Second)
+		if last := h.to.last(); last.NotReady != "sink: 503 to ***" || last.NotReadyClass != "sink" {
 			t.Errorf("the report is %+v", last)
 		}
+		wait(time.Minute)
+		if last := h.to.last(); last.NotReadyFor < 50*time.Second || last.NotReadyFor > time.Minute {
+			t.Errorf("a minute later the report is %+v", last)
+		}
 		h.notOK = nil
-		wait(6 * time.Second)
+		wait(2 * time.Second)
 		if last := h.to.last(); last.NotReady != "" {
 			t.Errorf("when it recovered the report is %+v", last)
 		}
@@ -121,6 +125,11 @@ func TestReporter(t *testing.T) {
 		wait(5 * time.Minute)
 		if n := strings.Count(h.log.String(), "no route"); n != 1 {
 			t.Errorf("the log has %d warnings; want 1:\n%s", n, h.log)
+		}
+		h.failing, h.notOK = false, &NotReady{database, errors.New("no route")}
+		wait(time.Minute)
+		if n := strings.Count(h.log.String(), "no route"); n != 1 {
+			t.Errorf("the log has %d warnings, the last of what other lines say:\n%s", n, h.log)
 		}
 		h.to.err = nil
 		wait(time.Minute + time.Second)

@@ -59,11 +59,11 @@ func (r *Router) Ready() error { return r.health.ready(time.Now()) }
 // Run routes events until ctx is done; then nothing more is claimed, and what was claimed is routed. It waits for a database
 // that is unavailable. A router runs once.
 func (r *Router) Run(ctx context.Context) error {
+	to, _ := r.buffer.(buffer.RelayReporter)
+	defer (&reporter{to: to, version: r.config.Version, ready: r.Ready, redact: r.config.Redact, log: r.config.Log}).start(ctx)()
 	if !waitReady(ctx, r.config.Log, "database", r.ready, r.health.buffer) {
 		return nil
 	}
-	to, _ := r.buffer.(buffer.RelayReporter)
-	defer (&reporter{to: to, version: r.config.Version, ready: r.Ready, redact: r.config.Redact, log: r.config.Log}).start(ctx)()
 	d := distributor.New(r.buffer, distributor.Config{
 		Schedule: r.config.Schedule, Eager: !r.config.OnSchedule, Poll: r.config.Poll, Listener: r.config.Listener, IdlePoll: r.config.IdlePoll,
 		BatchSize: r.config.BatchSize, MaxBatches: r.config.MaxBatches, MaxWaiting: r.config.MaxWaiting, Workers: routers,
@@ -316,6 +316,7 @@ func (p *Pipeline) workRest(ctx, stop context.Context, c *claimer.Claimer) error
 func (p *Pipeline) workHanded(ctx, stop context.Context, c *claimer.Claimer, h handed) error {
 	p.limiter.begin()
 	defer p.limiter.end()
+	defer p.health.begin()()
 	leaseCtx, end := c.KeepAlive(stop, h.Lease)
 	defer end()
 	leave, ok := p.config.Gate.enter(stop)

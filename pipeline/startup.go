@@ -103,10 +103,11 @@ func (p *Pipeline) probeSink(ctx context.Context) {
 		case <-tick.C:
 		}
 		checkCtx, cancel := context.WithTimeout(ctx, probeInterval)
+		began := time.Now()
 		err := p.worker.Check(checkCtx)
 		cancel()
 		if ctx.Err() == nil {
-			p.health.sink(err)
+			p.health.sink(err, began)
 		}
 	}
 }

@@ -74,6 +74,13 @@ func (s *stuckBatches) settled(l *buffer.Lease, outcomes []buffer.Outcome, sent,
 	}
 }
 
+// forget forgets all batches.
+func (s *stuckBatches) forget() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	clear(s.batches)
+}
+
 // reason names the batch that has been stuck the longest, for longer than after; nil if there is none. A batch that this process
 // did not see again for so long after it was due has another owner.
 func (s *stuckBatches) reason(now time.Time, after time.Duration) error {
