@@ -14,7 +14,7 @@ import (
 // A batch that was not read is not sent: it is divided by ids, or waits as for an outage.
 func TestDivide(t *testing.T) {
 	t.Parallel()
-	slow, broken := fmt.Errorf("%w: 3 events in 15s", buffer.ErrSlowRead), errors.New("connection reset")
+	slow, broken := fmt.Errorf("%w: 3 of them in 15s", buffer.ErrSlowRead), errors.New("connection reset")
 	unreadable := fmt.Errorf("%w: no equivalent", buffer.ErrUnreadable)
 	for _, c := range []struct {
 		name                          string

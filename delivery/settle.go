@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -16,6 +17,7 @@ const (
 	stopTimeout    = time.Second      // for one step, once the process is out of time
 	firstRetry     = 200 * time.Millisecond
 	maxRetry       = 5 * time.Second
+	failingAfter   = 3 // tries the database is why nothing moves: a lock or a deadlock passes sooner
 	maxSettleTries = 5 // where the ledger knows all that a new owner needs
 )
 
@@ -46,6 +48,10 @@ func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcome
 		w.unsettled.remember(l, outcomes)
 		if errors.Is(err, buffer.ErrLeaseLost) {
 			return w.settledAnyway(leaseCtx, l, tries > 1, err)
+		}
+		if !isRefused && tries == failingAfter {
+			w.failing.add(l.GroupID, err)
+			defer w.failing.remove(l.GroupID)
 		}
 		if !isRefused {
 			w.config.Log.WarnContext(stop, "settling a batch failed, will retry", "group_id", l.GroupID, "error", err)
@@ -83,14 +89,18 @@ func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcome
 				return w.settledAnyway(leaseCtx, l, true, thenErr)
 			}
 		}
-		if !record && tries == maxSettleTries {
+		// Nobody can take it over either, and a lease that ends later would count as a death of this owner.
+		noWrites := errors.Is(err, buffer.ErrNoWrites)
+		if !record && tries >= maxSettleTries && !noWrites {
 			return fmt.Errorf("batch %s was not settled, it will be taken over: %w", l.GroupID, err)
 		}
 		select {
 		case <-stop.Done():
 			return fmt.Errorf("batch %s was not settled, it will be taken over: %w", l.GroupID, err)
 		case <-time.After(wait):
-			wait = min(2*wait, maxRetry)
+			if wait = min(2*wait, maxRetry); noWrites { // before another owner takes it over
+				wait = min(wait, time.Second)
+			}
 		}
 	}
 }
@@ -129,4 +139,35 @@ func deliveredIDs(l *buffer.Lease, outcomes []buffer.Outcome) []int64 {
 		ids = append(ids, outcomes[i].IDs...)
 	}
 	return ids
+}
+
+// failingSettles are the batches whose settle fails and is tried again.
+type failingSettles struct {
+	mu      sync.Mutex
+	batches map[uuid.UUID]error
+}
+
+func (f *failingSettles) add(groupID uuid.UUID, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.batches == nil {
+		f.batches = map[uuid.UUID]error{}
+	}
+	f.batches[groupID] = err
+}
+
+func (f *failingSettles) remove(groupID uuid.UUID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	delete(f.batches, groupID)
+}
+
+// Unsettled is why batches are not settled that were sent, though their settle is tried again and again; nil if there are none.
+func (w *Worker) Unsettled() error {
+	w.failing.mu.Lock()
+	defer w.failing.mu.Unlock()
+	for _, err := range w.failing.batches {
+		return fmt.Errorf("settling batches fails: %w", err)
+	}
+	return nil
 }

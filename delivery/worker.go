@@ -70,6 +70,7 @@ type Worker struct {
 	// hungChecks is how many calls of the sink's Check do not return.
 	hungChecks atomic.Int32
 	kept       keptBatches
+	failing    failingSettles
 
 	draining context.Context //nolint:containedctx // the worker's own, which Drain ends
 	drain    context.CancelFunc

@@ -259,7 +259,7 @@ func TestHealth_StuckBatch(t *testing.T) {
 			outage()
 		}
 		for range 4 {
-			expectReadiness(t, p, "after three outages between deliveries", "stalled: 1 batches are not accepted while others are; batch "+bad.GroupID.String())
+			expectReadiness(t, p, "after three outages between deliveries", "stalled: 1 batch is not accepted while others are; batch "+bad.GroupID.String())
 			expectReadiness(t, p, "the reason", errTest.Error())
 			try(three(), nil)
 		}
@@ -295,7 +295,7 @@ func TestHealth_Unreadable(t *testing.T) {
 			after(10 * time.Second)
 			bad.Outages++
 		}
-		expectReadiness(t, p, "after two minutes", "stalled: 1 batches are stuck; batch "+bad.GroupID.String())
+		expectReadiness(t, p, "after two minutes", "stalled: 1 batch is stuck; batch "+bad.GroupID.String())
 		expectReadiness(t, p, "the reason", "event "+bad.Events[0].Identity()+" cannot be read: correct its row, or delete it")
 	})
 }

@@ -87,8 +87,13 @@ func (p *Pipeline) Ready() error {
 	if err := p.worker.Hung(); err != nil {
 		return &NotReady{stalled, err}
 	}
-	if err := p.worker.Kept(); err != nil {
+	if err := p.worker.Kept(); errors.Is(err, buffer.ErrNoWrites) {
+		return &NotReady{database, err}
+	} else if err != nil {
 		return &NotReady{stalled, err}
+	}
+	if err := p.worker.Unsettled(); err != nil {
+		return &NotReady{database, err}
 	}
 	if err := p.worker.Outage(); err != nil && !p.health.outageOver() {
 		return classifyOutage(err)

@@ -73,7 +73,7 @@ type reporter struct {
 	ticks    int
 	counts   [ticksPerMinute]int64 // delivered, at the last ticks
 	deadThen int64                 // dead, a minute ago
-	since    time.Time // of the class of the reason
+	since    time.Time             // of the class of the reason
 	class    string
 	written  buffer.RelayReport
 	at       time.Time // of the last report that was written

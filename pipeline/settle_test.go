@@ -227,6 +227,39 @@ func TestSettle_RefusedDeadLetter(t *testing.T) {
 	testserver.Eventually(t, p.Ready)
 }
 
+// The database has no space for a dead letter. Its batch waits for that and is no suspect, the others go on, and readiness says why.
+func TestSettle_DiskFull(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	d.exec(t, "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''no space left'' USING ERRCODE = ''53100''; END'")
+	d.exec(t, "CREATE TRIGGER refuse BEFORE INSERT ON outbox_dead_letters FOR EACH ROW EXECUTE FUNCTION refuse()")
+	ids := d.insert(t, "orders", 110)
+	p := start(t, d.buffer(t, "relay"), poison(to), func(c *pipeline.Config) {
+		oneBatch(c)
+		c.Lease = time.Second
+	})
+	to.expectArrivals(t, "orders", 109)
+	testserver.Eventually(t, func() error {
+		if n := queryValue[int](t, d, "SELECT coalesce(max(lease_no), 0)::int FROM outbox_batches"); n < 3 {
+			return fmt.Errorf("%d leases; want several tries", n)
+		}
+		return nil
+	})
+	if reason := expectClass(t, p, "database"); !strings.Contains(reason, "the database takes no writes") || !strings.Contains(reason, "no space left") {
+		t.Errorf("the reason is %s", reason)
+	}
+	if n := queryValue[int](t, d, "SELECT max(unfinished_leases)::int FROM outbox_batches"); n > 1 {
+		t.Errorf("%d unfinished leases: it is a suspect", n)
+	}
+	d.exec(t, "DROP TRIGGER refuse ON outbox_dead_letters")
+	d.exec(t, "UPDATE outbox_batches SET due_at = least(due_at, clock_timestamp() + interval '1 s')")
+	d.expectDrained(t)
+	dead, _ := d.dead(t)
+	testkit.Equal(t, "dead letters", fmt.Sprint(dead), fmt.Sprint(ids[100:101]))
+	expectOnce(t, to.arrived(t, "orders"), slices.Concat(ids[:100], ids[101:]))
+	p.expectReady(t)
+}
+
 // The application and the relay each hold what the other wants. It is the relay
 // that gives way, also when it tries again.
 func TestDeadlock_ApplicationIsNeverTheVictim(t *testing.T) {

@@ -100,9 +100,13 @@ func (s *stuckBatches) reason(now time.Time, after time.Duration) error {
 		return cmp.Or(s.batches[a].since.Compare(s.batches[b].since), slices.Compare(a[:], b[:]))
 	})
 	one := s.batches[oldest]
-	what := "are not accepted while others are"
+	what := "not accepted while others are"
 	if one.unreadable {
-		what = "are stuck"
+		what = "stuck"
 	}
-	return fmt.Errorf("%d batches %s; batch %s has waited for %v: %s", len(stuck), what, oldest, now.Sub(one.since).Round(time.Second), one.err)
+	batches := "1 batch is"
+	if len(stuck) > 1 {
+		batches = fmt.Sprintf("%d batches are", len(stuck))
+	}
+	return fmt.Errorf("%s %s; batch %s has waited for %v: %s", batches, what, oldest, now.Sub(one.since).Round(time.Second), one.err)
 }

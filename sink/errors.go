@@ -95,6 +95,9 @@ func (e *BatchError) Error() string {
 	if len(e.Events) == 0 {
 		return "no event was refused"
 	}
+	if len(e.Events) == 1 {
+		return fmt.Sprintf("1 event was not accepted: %v", e.Events[0].Err)
+	}
 	return fmt.Sprintf("%d events were not accepted, the first: %v", len(e.Events), e.Events[0].Err)
 }
 

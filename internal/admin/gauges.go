@@ -25,6 +25,7 @@ var (
 	upDesc         = desc("relay_source_up", "1 if the status could be read from the database, 0 otherwise.")
 	batchSizeDesc  = desc("relay_batch_size", "Current batch size: batch_size, or the value that auto found.")
 	workersDesc    = desc("relay_workers", "Current number of batches sent at once: workers, or the value that auto found.")
+	notReadyDesc   = desc("relay_not_ready", "1 for the class of the reason why the pipeline is not ready, as in /readyz, 0 for the others.", "class")
 	readyDesc      = desc("relay_ready", "1 if the pipeline reaches its database and sink and makes progress, 0 otherwise; /readyz has the class of the reason.")
 )
 
@@ -38,7 +39,7 @@ type gauges struct{ snapshots snapshots }
 
 // Describe implements prometheus.Collector.
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{pendingDesc, oldestDesc, batchesDesc, suspectsDesc, suspectDesc, transactionDesc, unnotifiedDesc, upDesc, readyDesc, batchSizeDesc, workersDesc} {
+	for _, d := range []*prometheus.Desc{pendingDesc, oldestDesc, batchesDesc, suspectsDesc, suspectDesc, transactionDesc, unnotifiedDesc, upDesc, readyDesc, notReadyDesc, batchSizeDesc, workersDesc} {
 		to <- d
 	}
 }
@@ -66,7 +67,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 			c.health(one.Health)
 		}
 		c.sink = buffer.Unrouted
-		c.gauge(readyDesc, boolGauge(p.Router.Ready() == nil))
+		c.ready(p.Router)
 	})
 }
 
@@ -102,10 +103,18 @@ func (c collecting) status(s *buffer.SinkStatus) {
 }
 
 func (c collecting) health(h SinkHealth) {
-	c.gauge(readyDesc, boolGauge(h.Ready() == nil))
+	c.ready(h)
 	batchSize, workers := h.Limits()
 	c.gauge(batchSizeDesc, float64(batchSize))
 	c.gauge(workersDesc, float64(workers))
+}
+
+func (c collecting) ready(r Readiness) {
+	err := r.Ready()
+	c.gauge(readyDesc, boolGauge(err == nil))
+	for _, class := range []string{buffer.NotReadyDatabase, buffer.NotReadySink, buffer.NotReadyStalled, buffer.NotReadyRefusing} {
+		c.gauge(notReadyDesc, boolGauge(err != nil && classOf(err) == class), class)
+	}
 }
 
 func boolGauge(b bool) float64 {

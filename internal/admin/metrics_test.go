@@ -94,6 +94,10 @@ func TestMetrics_PresentFromTheStart(t *testing.T) {
 	}
 	want["relay_source_up{pipeline=orders}"], want["relay_source_up{pipeline=down}"] = 1, 0
 	want["relay_ready{pipeline=orders}"], want["relay_ready{pipeline=down}"] = 1, 0
+	for _, class := range []string{"database", "sink", "stalled", "refusing"} {
+		want["relay_not_ready{class="+class+",pipeline=orders}"], want["relay_not_ready{class="+class+",pipeline=down}"] = 0, 0
+	}
+	want["relay_not_ready{class=database,pipeline=down}"] = 1
 	for _, p := range []string{"orders", "down"} {
 		want["relay_batch_size{pipeline="+p+"}"], want["relay_workers{pipeline="+p+"}"] = 1000, 4
 	}

@@ -34,8 +34,9 @@ type PipelineReport struct {
 	Relays []RelayReport `json:"relays,omitempty"`
 	// RelayProblems say that no relay runs, or why those that run make no progress.
 	RelayProblems []string `json:"relay_problems,omitempty"`
-	// ProjectionProblem is why nothing of a custom table is sent: its projection cannot be run. The admin endpoint leaves it to RelayProblems.
-	ProjectionProblem string `json:"projection_problem,omitempty"`
+	// NothingSent is why nothing is sent although the buffer can be read: the projection of a custom table cannot be run, or the database takes no
+	// writes. The admin endpoint leaves it to RelayProblems.
+	NothingSent string `json:"nothing_is_sent,omitempty"`
 	// Sinks are several sinks; nil for a single one. An event that several of them do not have is in Pending once.
 	Sinks []SinkReport `json:"sinks,omitempty"`
 	// Waits are why batches wait, the most frequent reasons first; nil if there are several sinks, which have their own.
@@ -91,7 +92,8 @@ type WaitReport struct {
 	Early bool `json:"early,omitempty"`
 }
 
-// HookReport is the open dead letters that the dead-letter hook was not notified of, and why their batches wait.
+// HookReport is the open dead letters that their dead-letter hook was not notified of, and why batches of them wait; none wait while they are
+// on their way, or no relay runs.
 type HookReport struct {
 	Unnotified int64        `json:"unnotified"`
 	Waits      []WaitReport `json:"waits"`
@@ -154,11 +156,14 @@ type ReportError struct {
 }
 
 // NewPipelineReport returns the report of a pipeline, without the secrets that redact removes. sinks are the names of several configured
-// sinks; nil for a single one.
-func NewPipelineReport(name string, maxWaiting int, sinks []string, s buffer.Status, redact func(string) string) PipelineReport {
+// sinks; nil for a single one. notifies reports whether a sink's dead letters have a hook.
+func NewPipelineReport(
+	name string, maxWaiting int, sinks []string, notifies func(sink string) bool, s buffer.Status, redact func(string) string,
+) PipelineReport {
 	var hook *HookReport
-	if waits := waitReports(s.HookWaits, slices.ContainsFunc(s.Relays, func(r buffer.Relay) bool { return r.Runs() }), redact); len(waits) > 0 {
-		hook = &HookReport{Unnotified: s.Unnotified, Waits: waits}
+	unnotified := unnotified(&s, notifies)
+	if waits := waitReports(s.HookWaits, slices.ContainsFunc(s.Relays, func(r buffer.Relay) bool { return r.Runs() }), redact); len(waits) > 0 || unnotified > 0 {
+		hook = &HookReport{Unnotified: unnotified, Waits: append([]WaitReport{}, waits...)}
 	}
 	var suspects *SuspectsReport
 	if s.Suspects > 0 {
@@ -183,10 +188,43 @@ func NewPipelineReport(name string, maxWaiting int, sinks []string, s buffer.Sta
 	}
 }
 
-// SetProjectionProblem sets why nothing of a custom table is sent. Relays that are not ready for that reason need not say it again.
-func (p *PipelineReport) SetProjectionProblem(text string) {
-	p.ProjectionProblem = text
+// unnotified counts the open dead letters that a hook is to be notified of.
+func unnotified(s *buffer.Status, notifies func(sink string) bool) (n int64) {
+	if s.Sinks == nil {
+		if notifies("") {
+			n = s.Unnotified
+		}
+		return n
+	}
+	for i := range s.Sinks {
+		if notifies(s.Sinks[i].Name) {
+			n += s.Sinks[i].Unnotified
+		}
+	}
+	return n
+}
+
+// SetNothingSent sets why nothing is sent. Relays that are not ready for that reason need not say it again. If the database takes no writes,
+// those that run cannot say that they do.
+func (p *PipelineReport) SetNothingSent(text string, noWrites bool) {
+	p.NothingSent = text
 	p.RelayProblems = slices.DeleteFunc(p.RelayProblems, func(problem string) bool { return strings.Contains(problem, text) })
+	if !noWrites || slices.ContainsFunc(p.Relays, func(r RelayReport) bool { return r.Running }) {
+		return
+	}
+	p.RelayProblems = nil // that no relay runs
+	for _, state := range append(p.sinkStates(), &p.State) {
+		if *state == noRelay {
+			*state = states[buffer.NotReadyDatabase]
+		}
+	}
+}
+
+func (p *PipelineReport) sinkStates() (all []*string) {
+	for i := range p.Sinks {
+		all = append(all, &p.Sinks[i].State)
+	}
+	return all
 }
 
 // oldestSeconds returns the age of the oldest pending event; nil if it is unknown.

@@ -201,7 +201,7 @@ func (s *Server) Report(ctx context.Context) Report {
 			report.Errors = append(report.Errors, ReportError{Name: p.Name, Error: s.config.Redact(err.Error())})
 			return
 		}
-		one := NewPipelineReport(p.Name, p.MaxWaiting, p.sinkNames(), status, s.config.Redact)
+		one := NewPipelineReport(p.Name, p.MaxWaiting, p.sinkNames(), p.Notifies, status, s.config.Redact)
 		if h, ok := p.Health.Worst(); ok {
 			one.VacuumBlockedBy = NewBlockerReport(h)
 		}

@@ -76,9 +76,11 @@ func TestStatus(t *testing.T) {
 
 func TestStatus_DeadLetterHook(t *testing.T) {
 	t.Parallel()
-	s := New([]Pipeline{(&state{name: "orders", status: buffer.Status{
+	p := (&state{name: "orders", status: buffer.Status{
 		Dead: 4, Unnotified: 3, HookWaits: []buffer.Wait{{Batches: 2}, {Error: "503 from s3cret", Batches: 1, Events: 3, First: 2 * time.Second, Last: 2 * time.Second}},
-	}}).pipeline()}, NewMetrics(), Config{Redact: redactor})
+	}}).pipeline()
+	p.HasHook = true
+	s := New([]Pipeline{p}, NewMetrics(), Config{Redact: redactor})
 	const want = `"dead_letter_hook": {
         "unnotified": 3,
         "waits": [

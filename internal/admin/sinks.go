@@ -88,6 +88,9 @@ func pipelineState(s *buffer.Status) string {
 	return batchesState(s.Leased, s.Waiting, s.Delivered, due, next, s.Waits, s.Relays, "")
 }
 
+// noRelay is the state of a sink while no relay runs that serves it.
+const noRelay = "no relay"
+
 // states are what a sink does while none of its relays is ready, by the class of the reason.
 var states = map[string]string{
 	buffer.NotReadySink: "sink down", buffer.NotReadyRefusing: "refusing", buffer.NotReadyDatabase: "db error", buffer.NotReadyStalled: "stalled",
@@ -110,7 +113,7 @@ func batchesState(leased, waiting, delivered, due int64, next time.Duration, wai
 	}
 	switch {
 	case !ready && notReady == nil:
-		return "no relay"
+		return noRelay
 	case !ready:
 		return states[notReady.NotReadyClass] + " " + roughly(notReady.NotReadyFor)
 	case waiting > 0 && due == 0 && leased == 0 && len(waits) > 0 && !slices.ContainsFunc(waits, func(w buffer.Wait) bool { return !w.Early }):

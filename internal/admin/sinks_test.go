@@ -64,7 +64,7 @@ func TestMetrics_Sinks(t *testing.T) {
 			for name, value := range scrape(t, s) {
 				if strings.Contains(name, "pipeline=shop") {
 					got[name] = value
-				} else if strings.Contains(name, "sink") {
+				} else if strings.Contains(name, "sink=") {
 					t.Errorf("%s has a label sink", name)
 				}
 			}
@@ -81,6 +81,12 @@ func TestMetrics_Sinks(t *testing.T) {
 			if c.away {
 				want["relay_source_up{pipeline=shop}"] = 0
 			}
+			for _, class := range []string{"database", "sink", "stalled", "refusing"} {
+				for _, sink := range []string{"stream", "crm", "*"} {
+					want["relay_not_ready{class="+class+",pipeline=shop,sink="+sink+"}"] = 0
+				}
+			}
+			want["relay_not_ready{class=database,pipeline=shop,sink=crm}"] = 1
 			for _, kind := range []string{"transaction", "prepared", "slot"} {
 				want["relay_source_xmin_horizon_seconds{kind="+kind+",pipeline=shop}"] = 0
 			}

@@ -118,8 +118,8 @@ type deadLetters struct {
 	pipeline string
 	custom   buffer.CustomTable
 	filter   buffer.DeadFilter
-	// unprojectable returns why a replay is of no use: see the function of that name.
-	unprojectable func(context.Context) error
+	// unsendable returns why a replay is of no use: see the function of that name.
+	unsendable func(context.Context) error
 }
 
 func deadLettersOf(p *config.Pipeline, b buffer.Buffer) admin.DeadLetters {
@@ -146,7 +146,7 @@ func (a *app) withDeadLetters(c *cobra.Command, cfg *config.Config, f *deadFlags
 			return errOpen
 		}
 		defer func() { err = errors.Join(err, b.Close()) }()
-		wrong := func(ctx context.Context) error { return unprojectable(ctx, p, b) }
+		wrong := func(ctx context.Context) error { return unsendable(ctx, b) }
 		all = append(all, deadLetters{deadLettersOf(p, b), p.Name, p.Source.Custom, filter, wrong})
 	}
 	if all, err = withSink(c.Context(), all, f.sink); err != nil {
@@ -158,7 +158,7 @@ func (a *app) withDeadLetters(c *cobra.Command, cfg *config.Config, f *deadFlags
 	ctx, cancel := context.WithTimeout(c.Context(), statusTimeout)
 	defer cancel()
 	for i := range all {
-		if wrong := all[i].unprojectable(ctx); wrong != nil {
+		if wrong := all[i].unsendable(ctx); wrong != nil {
 			a.printErr(all[i].pipeline + ": nothing is sent: " + oneLine(a.forFile(wrong.Error())))
 		}
 	}

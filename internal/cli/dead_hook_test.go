@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
@@ -83,6 +84,14 @@ func TestRun_DeadLetterHook(t *testing.T) {
 	arrive(t, client, 10)
 	if n := db.count("SELECT count(*) FROM outbox_dead_letters WHERE notified_at IS NOT NULL"); n != 0 {
 		t.Errorf("an unavailable hook was notified of %d", n)
+	}
+	for _, text := range []string{"\np: 2 dead letters the hook was not notified of yet; replay and discard wait for that\n", "\np: dead-letter hook: ", "503"} {
+		testserver.Eventually(t, func() error {
+			if status := do(t, nil, "status", "-c", path); !strings.Contains(status.stdout, text) {
+				return fmt.Errorf("the status does not say %q:\n%s", text, status.stdout)
+			}
+			return nil
+		})
 	}
 	hook.respond(http.StatusBadRequest)
 	testserver.Eventually(t, func() error {

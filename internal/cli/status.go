@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -149,7 +150,7 @@ func (s *statusReader) read(ctx context.Context, redact func(string) string) (ad
 		wait.Go(func() {
 			statuses[i], holders[i], failed[i] = status(ctx, s.pipelines[i], b)
 			if failed[i] == nil {
-				wrong[i] = unprojectable(ctx, s.pipelines[i], b)
+				wrong[i] = unsendable(ctx, b)
 			}
 		})
 	}
@@ -161,9 +162,9 @@ func (s *statusReader) read(ctx context.Context, redact func(string) string) (ad
 			errs = append(errs, fmt.Errorf("%s: %w", p.Name, err))
 			continue
 		}
-		one := admin.NewPipelineReport(p.Name, p.MaxWaiting, sinkNames(p), statuses[i], redact)
+		one := admin.NewPipelineReport(p.Name, p.MaxWaiting, sinkNames(p), deadLettersOf(p, s.buffers[i]).Notifies, statuses[i], redact)
 		if wrong[i] != nil {
-			one.SetProjectionProblem(redact(wrong[i].Error()))
+			one.SetNothingSent(redact(wrong[i].Error()), errors.Is(wrong[i], buffer.ErrNoWrites))
 		}
 		if holders[i] != nil {
 			one.VacuumBlockedBy = admin.NewBlockerReport(*holders[i])
@@ -242,8 +243,8 @@ func reasons(p *admin.PipelineReport) (lines []string) {
 	for _, problem := range p.RelayProblems {
 		add(problem)
 	}
-	if p.ProjectionProblem != "" {
-		add("nothing is sent: " + p.ProjectionProblem)
+	if p.NothingSent != "" {
+		add("nothing is sent: " + p.NothingSent)
 	}
 	if p.ClaimingStopped != "" {
 		add(p.ClaimingStopped)
@@ -257,6 +258,9 @@ func reasons(p *admin.PipelineReport) (lines []string) {
 		}
 	}
 	if p.Hook != nil {
+		if n := p.Hook.Unnotified; n > 0 {
+			add(plural(n, "dead letter", "dead letters") + " the hook was not notified of yet; replay and discard wait for that")
+		}
 		for _, w := range p.Hook.Waits {
 			add("dead-letter hook: " + w.Text())
 		}

@@ -100,8 +100,8 @@ type pipelineAudit struct {
 	// Sinks is set if there are several.
 	Sinks    *sinksAudit `json:"sinks,omitempty"`
 	Repaired *repair     `json:"repaired,omitempty"`
-	// ProjectionProblem is why nothing of a custom table is sent.
-	ProjectionProblem string `json:"projection_problem,omitempty"`
+	// NothingSent is why nothing is sent, as in the status.
+	NothingSent string `json:"nothing_is_sent,omitempty"`
 
 	hasHook bool
 }
@@ -179,7 +179,7 @@ func audit(ctx context.Context, p *config.Pipeline, repairing bool) (_ pipelineA
 	}
 	problem := ""
 	if err == nil {
-		if wrong := unprojectable(ctx, p, b); wrong != nil {
+		if wrong := unsendable(ctx, b); wrong != nil {
 			problem = wrong.Error()
 		}
 	}
@@ -190,7 +190,7 @@ func audit(ctx context.Context, p *config.Pipeline, repairing bool) (_ pipelineA
 	return pipelineAudit{
 		Sinks: sinks, Name: p.Name, Agrees: found.Agrees(), Unclaimed: found.Unclaimed, Leased: count(found.Leased), Waiting: count(found.Waiting),
 		ToDelete: count(found.Delivered), Delivered: found.DeliveredEvents, Dead: dead(found.Dead), Orphaned: count(found.Orphaned),
-		EmptyBatches: found.EmptyBatches, Miscounted: found.Miscounted, Repaired: repaired, ProjectionProblem: problem, hasHook: p.DeadLetter.Hook != nil || p.SinkHooks() != nil,
+		EmptyBatches: found.EmptyBatches, Miscounted: found.Miscounted, Repaired: repaired, NothingSent: problem, hasHook: p.DeadLetter.Hook != nil || p.SinkHooks() != nil,
 	}, err
 }
 
@@ -225,8 +225,8 @@ func (r *auditReport) describe() string {
 	var text string
 	for _, p := range r.Pipelines {
 		add := func(format string, args ...any) { text += "\n" + p.Name + ": " + fmt.Sprintf(format, args...) }
-		if p.ProjectionProblem != "" {
-			add("nothing is sent: %s", oneLine(p.ProjectionProblem))
+		if p.NothingSent != "" {
+			add("nothing is sent: %s", oneLine(p.NothingSent))
 		}
 		fix := "run relay verify --repair"
 		if r := p.Repaired; r != nil {

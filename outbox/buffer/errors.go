@@ -27,6 +27,8 @@ var (
 	ErrNotReady = errors.New("buffer is not ready")
 	// ErrProjection: an ErrNotReady whose only reason is the projection of a custom table. Nothing is claimed or read; everything else works.
 	ErrProjection = errors.New("the projection cannot be run")
+	// ErrNoWrites: the database can be read, and takes no writes: its disk is full, or it is read-only.
+	ErrNoWrites = errors.New("the database takes no writes")
 	// ErrDeadChanged: a dead letter was replayed, discarded or edited meanwhile. Nothing was changed.
 	ErrDeadChanged = errors.New("the dead letter was closed or changed meanwhile")
 	// ErrEventWaits: the event of a dead letter is in the buffer, where it waits for another sink. Nothing was changed.
@@ -49,7 +51,7 @@ func (e *KeptError) Error() string {
 }
 
 // SettleError is the error of a Settle that the database refuses whenever it is tried: a foreign key, a trigger that
-// raises, a missing privilege. Nothing was changed, except that a batch whose delivery is recorded waits. The database is
+// raises, a missing privilege, no space left. Nothing was changed, except that a batch whose delivery is recorded waits. The database is
 // not away, so other batches are settled meanwhile.
 type SettleError struct {
 	// Table is the buffer.
@@ -61,6 +63,9 @@ type SettleError struct {
 }
 
 func (e *SettleError) Error() string {
+	if errors.Is(e.Err, ErrNoWrites) {
+		return fmt.Sprintf("a batch of table %s cannot be settled, delivered events of it are not sent again: %v", e.Table, e.Err)
+	}
 	return fmt.Sprintf("the database refuses to settle a batch of table %s (relay doctor names foreign keys and triggers that can be the cause); "+
 		"delivered events of it are not sent again: %v", e.Table, e.Err)
 }

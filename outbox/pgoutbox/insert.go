@@ -91,7 +91,7 @@ func (t Table) insert(events []outbox.Event, exec func(statement string, args []
 		n := min(len(events), insertAtOnce)
 		statement, args := t.statement(events[:n])
 		if err := exec(statement, args); err != nil {
-			return fmt.Errorf("inserting %d events into %s: %w", n, t.Name, explain(err))
+			return fmt.Errorf("inserting into %s: %w", t.Name, explain(err))
 		}
 		events = events[n:]
 	}

@@ -88,29 +88,31 @@ type table struct {
 	events eventTable
 	// custom is the event table if it is custom, otherwise nil; for the doctor.
 	custom *custom.Table
-	// unprojectable is why the projection could not be run when Check last saw the table; nil if it can be.
-	unprojectable error
+	// unusable is why the table can only be read since Check saw it: its projection cannot be run, or the database takes no writes.
+	// unregistered: it has not even been registered.
+	unusable     error
+	unregistered bool
 	// replaced is closed when another table has the name.
 	replaced chan struct{}
 }
 
-// ready returns the table, looking at the database the first time. Its projection may not work: see projects.
+// ready returns the table, looking at the database the first time. It may be of use to readers alone: see projects.
 func (b *Buffer) ready(ctx context.Context) (*table, error) {
 	if t := b.table.Load(); t != nil {
 		return t, nil
 	}
 	err := b.Check(ctx)
-	if t := b.table.Load(); t != nil && (err == nil || errors.Is(err, buffer.ErrProjection)) {
+	if t := b.table.Load(); t != nil && (err == nil || errors.Is(err, buffer.ErrProjection) || errors.Is(err, buffer.ErrNoWrites)) {
 		return t, nil
 	}
 	return nil, err
 }
 
-// projects returns the table for what claims or reads events. A projection that Check finds wrong must not be run: it may call
+// projects returns the table for what claims events or reads them to be sent. A projection that Check finds wrong must not be run: it may call
 // what another role planted.
 func (b *Buffer) projects(ctx context.Context) (*table, error) {
 	t, err := b.ready(ctx)
-	if err != nil || t.unprojectable == nil {
+	if err != nil || t.unusable == nil {
 		return t, err
 	}
 	if err := b.Check(ctx); err != nil {

@@ -131,16 +131,16 @@ func (b *Buffer) checkOwners(ctx context.Context, events, buffers catalog.Table,
 	return missing.AddForeign(ctx, b.db, o)
 }
 
-// open takes the tables that Check found into use. others are ledger, dead letters, buffers and relays; unprojectable is why the projection
-// cannot be run.
-func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalog.Table, archive string, facts custom.Facts, unprojectable error) (err error) {
+// open takes the tables that Check found into use. others are ledger, dead letters, buffers and relays; unusable is why its events
+// cannot be sent.
+func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalog.Table, archive string, facts custom.Facts, unusable error) (err error) {
 	sinks := pg.Ident(others[0].Schema, "outbox_sinks")
 	names := []string{
 		"outbox_batches", others[0].Quoted, "outbox_dead_letters", others[1].Quoted, "outbox_buffers", others[2].Quoted, "outbox_archive", archive, "outbox_sinks", sinks,
 		"outbox_relays", others[3].Quoted,
 		"'outbox_numbers'", pg.Literal(pg.Ident(others[0].Schema, "outbox_numbers")),
 	}
-	t := &table{unprojectable: unprojectable, replaced: make(chan struct{}), Tables: ledger.Tables{
+	t := &table{unusable: unusable, replaced: make(chan struct{}), Tables: ledger.Tables{
 		Buffer:   events.Schema + "." + events.Name,
 		Events:   events.Quoted,
 		OID:      events.ID,
@@ -167,17 +167,23 @@ func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalo
 }
 
 // register reads the buffer's own row, or writes it the first time. The table is used from now on, instead of another one that
-// had its name, or of this one as it was when its projection could not be run.
+// had its name, or of this one as it was when it could only be read.
 func (b *Buffer) register(ctx context.Context, t *table) error {
 	stored, err := b.claimer.Register(ctx, &t.Tables)
+	if errors.Is(err, buffer.ErrNoWrites) { // what can be read is shown all the same
+		t.unusable, t.unregistered = err, true
+		b.table.CompareAndSwap(nil, t)
+		return err
+	}
 	was := b.table.Load()
-	same := was != nil && was.OID == t.OID && was.Sequence == t.Sequence && !was.Replaced() && was.unprojectable == nil
+	same := was != nil && was.OID == t.OID && was.Sequence == t.Sequence && !was.Replaced() && was.unusable == nil
 	if err != nil || same || !b.table.CompareAndSwap(was, t) {
 		return err
 	}
-	if was == nil {
+	if was == nil || was.unregistered {
 		b.watermarks.StartAt(stored)
-	} else {
+	}
+	if was != nil {
 		close(was.replaced)
 	}
 	return nil

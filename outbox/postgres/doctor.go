@@ -37,7 +37,7 @@ func (b *Buffer) Diagnose(ctx context.Context) []buffer.Finding {
 // doctorState returns what Check found; nil if tables are missing, or the projection cannot be run.
 func (b *Buffer) doctorState() *doctor.State {
 	t := b.table.Load()
-	if t == nil || t.unprojectable != nil {
+	if t == nil || t.unusable != nil {
 		return nil
 	}
 	s := &doctor.State{Tables: &t.Tables, Custom: t.custom, Mode: b.ClaimMode(), RangeRequested: b.config.Claim == buffer.ClaimRange}

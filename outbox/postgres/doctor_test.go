@@ -295,7 +295,7 @@ func TestDiagnose_WaitingBatches(t *testing.T) {
 		first_id, last_id, oldest_at, error)
 		VALUES (gen_random_uuid(), 'public.outbox_events', 'stamp', 'waiting', 1, now(), 'o', 0, 0, 3, 7, 1, 7, now(), 'WRONGTYPE of a key')`)
 	found := faults(diagnose(t, p.url, time.Hour))
-	if find(found, buffer.LevelWarning, "batches", "1 batches with 7 events wait for a retry; the newest because: WRONGTYPE of a key") == nil {
+	if find(found, buffer.LevelWarning, "batches", "batches that wait for a retry: 1, their events: 7; the newest because: WRONGTYPE of a key") == nil {
 		t.Errorf("got %+v", found)
 	}
 }

@@ -182,6 +182,8 @@ func (b *Buffer) explain(ctx context.Context, doing string, err error) error {
 		if checkErr := b.Check(ctx); errors.Is(checkErr, buffer.ErrNotReady) {
 			err = checkErr
 		}
+	case sqlite3.SQLITE_FULL:
+		err = b.unusable(err)
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }

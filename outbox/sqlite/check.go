@@ -195,10 +195,17 @@ func (b *Buffer) unusable(err error) error {
 	case sqlite3.SQLITE_NOTADB:
 		return say("the file "+b.file+" is not a SQLite database", "correct source.url")
 	case sqlite3.SQLITE_READONLY:
-		return say("the file "+b.file+" is read-only", "let the relay's user write it and its folder")
+		return errNoWrites{say("the file "+b.file+" is read-only", "let the relay's user write it and its folder")}
+	case sqlite3.SQLITE_FULL:
+		return errNoWrites{fmt.Errorf("the disk of the file %s is full: %w", b.file, err)}
 	}
 	return err
 }
+
+// errNoWrites makes an error a buffer.ErrNoWrites.
+type errNoWrites struct{ error }
+
+func (e errNoWrites) Unwrap() []error { return []error{e.error, buffer.ErrNoWrites} }
 
 func notThere(path string) bool {
 	_, err := os.Stat(path)

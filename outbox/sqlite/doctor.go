@@ -121,7 +121,7 @@ func (d *diagnosis) waiting(ctx context.Context) {
 	case batches == 0:
 		d.ok(about, "none waits for a retry")
 	default:
-		d.warn(about, fmt.Sprintf("%d batches with %d events wait for a retry; the newest because: %s", batches, events, why),
+		d.warn(about, fmt.Sprintf("batches that wait for a retry: %d, their events: %d; the newest because: %s", batches, events, why),
 			"remove the cause; the relay retries by itself")
 	}
 }

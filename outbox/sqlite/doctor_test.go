@@ -106,7 +106,7 @@ func TestDiagnose_WaitingBatches(t *testing.T) {
 		VALUES ('01a1fef6-c696-79c6-8170-f6838d738d66', 'outbox_events', 'stamp', 'waiting', 1, '2026-01-01T00:00:00.000Z', 'o', 0, 0, 3, 7, 1, 7,
 		'2026-01-01T00:00:00.000Z', 'WRONGTYPE of a key')`)
 	found := bad(examined(t, url))
-	if find(found, buffer.LevelWarning, "batches", "1 batches with 7 events wait for a retry; the newest because: WRONGTYPE of a key") == nil {
+	if find(found, buffer.LevelWarning, "batches", "batches that wait for a retry: 1, their events: 7; the newest because: WRONGTYPE of a key") == nil {
 		t.Errorf("got %+v", found)
 	}
 }

@@ -65,7 +65,7 @@ func (t Table) Insert(ctx context.Context, tx *sql.Tx, events ...outbox.Event) e
 		statement := "INSERT INTO " + sqlname.Quote(t.Name) + " (topic, key, payload, headers) VALUES (?, ?, ?, ?)" +
 			strings.Repeat(", (?, ?, ?, ?)", n-1)
 		if _, err := tx.ExecContext(ctx, statement, args...); err != nil {
-			return fmt.Errorf("inserting %d events into %s: %w", n, t.Name, err)
+			return fmt.Errorf("inserting into %s: %w", t.Name, err)
 		}
 		events = events[n:]
 	}

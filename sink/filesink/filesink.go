@@ -113,7 +113,7 @@ func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	lines, _, rejected := appendLines((*buffer)[:0], b)
 	*buffer = lines
 	if err := s.exclusively(ctx, func() error { return s.out.write(lines) }); err != nil {
-		return fmt.Errorf("writing %d events: %w", len(b.Events), sink.Unavailable(err))
+		return fmt.Errorf("writing a batch: %w", sink.Unavailable(err))
 	}
 	return sink.NewBatchError(rejected)
 }

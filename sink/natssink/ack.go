@@ -127,5 +127,8 @@ func combine(subjects []string, results []error, oneSubject bool) error {
 	case !oneSubject && scoped == outages:
 		return sink.Unavailable(&sink.BatchError{Events: failed})
 	}
+	if outages == 1 {
+		return fmt.Errorf("the event was not accepted: %w", failed[example].Err)
+	}
 	return fmt.Errorf("none of %d events was accepted: %w", outages, failed[example].Err)
 }

@@ -125,8 +125,8 @@ func (c *Claimer) claimWithin(ctx context.Context, t *ledger.Tables, limit int, 
 	case start.Differs(c.base, claimmode.StampKey) != nil:
 		return nil, 0, start.Differs(c.base, claimmode.StampKey)
 	case unordered > 0: // their keys are unknown
-		return nil, 0, fmt.Errorf("%w: %d batches of buffer %s were claimed by a relay without order: key; claiming resumes when they are done. Stop that relay",
-			buffer.ErrNotReady, unordered, t.Buffer)
+		return nil, 0, fmt.Errorf("%w: batches of buffer %s were claimed by a relay without order: key (%d of them); claiming resumes when they are done. Stop that relay",
+			buffer.ErrNotReady, t.Buffer, unordered)
 	}
 	if stamped > 0 && batch == nil {
 		batch = c.base.Complete(&rows, start.Lease(groupID))

@@ -124,7 +124,7 @@ func (t *Table) run(ctx context.Context, p *projecting, steps []pg.Step) error {
 		case p.leased && errors.Is(err, buffer.ErrTooLarge):
 			p.notRead = buffer.ErrTooLarge
 		case p.leased && ctx.Err() == nil && (late || p.Fitted() > 0 && time.Since(began) >= p.limit):
-			p.notRead = fmt.Errorf("%w: %d events in %v", buffer.ErrSlowRead, p.Fitted(), p.limit)
+			p.notRead = fmt.Errorf("%w: %d of them in %v", buffer.ErrSlowRead, p.Fitted(), p.limit)
 		case p.leased && ctx.Err() == nil && breaks(err): // perhaps one of the rows does that: see delivery
 			p.notRead = projection.OneLine(projection.Unavailable(t.Base.DB.ConnectError(err)))
 		case p.leased:

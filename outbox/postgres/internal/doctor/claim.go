@@ -72,7 +72,7 @@ func (d *diagnosis) waiting(ctx context.Context) {
 			d.ok(about, "none waits for a retry")
 			return
 		}
-		d.warn(about, v[0]+" batches with "+v[1]+" events wait for a retry; the newest because: "+v[2], "remove the cause; the relay retries by itself")
+		d.warn(about, "batches that wait for a retry: "+v[0]+", their events: "+v[1]+"; the newest because: "+v[2], "remove the cause; the relay retries by itself")
 	}, d.state.Tables.Buffer)
 }
 

@@ -106,7 +106,7 @@ func (r *Reading) Cause(ctx context.Context, err error, read int) error {
 	case errors.Is(err, buffer.ErrTooLarge):
 		return buffer.ErrTooLarge
 	case pg.Code(err) == pg.CodeCancelled, errors.Is(context.Cause(ctx), buffer.ErrSlowRead):
-		return fmt.Errorf("%w: %d events in %v", buffer.ErrSlowRead, read, r.limit)
+		return fmt.Errorf("%w: %d of them in %v", buffer.ErrSlowRead, read, r.limit)
 	case pg.IsDataError(err):
 		return fmt.Errorf("%w: %w", buffer.ErrUnreadable, err)
 	}

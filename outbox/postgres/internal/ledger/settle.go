@@ -95,10 +95,11 @@ func (s *Settlement) Run(ctx context.Context, o *outcomes.Set, steps []pg.Step) 
 	return nil
 }
 
-// refused makes err, which explains the cause of a failed settle, a *buffer.SettleError if that settle would fail again.
+// refused makes err, which explains the cause of a failed settle, a *buffer.SettleError if that settle would fail again. On a full disk it would, and
+// the batch's own row can still be updated, in the space of its older versions.
 func (s *Settlement) refused(ctx context.Context, cause, err error) error {
 	_, unstamped := errors.AsType[*buffer.UnstampedError](err)
-	if !unstamped && !pg.IsRefused(cause) || errors.Is(err, buffer.ErrNotReady) && pg.Code(cause) != pg.CodeNoPrivilege {
+	if !unstamped && !pg.IsRefused(cause) && pg.Code(cause) != pg.CodeDiskFull || errors.Is(err, buffer.ErrNotReady) && pg.Code(cause) != pg.CodeNoPrivilege {
 		return err
 	}
 	refused := &buffer.SettleError{Table: s.Tables.Buffer, RetryIn: buffer.KeptRetry(s.Batch.LeaseNo), Err: err}

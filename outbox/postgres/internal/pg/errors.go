@@ -15,6 +15,7 @@ import (
 // Codes of https://www.postgresql.org/docs/current/errcodes-appendix.html
 const (
 	CodeReadOnly           = "25006"
+	CodeDiskFull           = "53100"
 	CodeNoStatement        = "26000"
 	CodeDuplicateStatement = "42P05"
 	CodeResultChanged      = "0A000" // and RETURNING, where a rule replaces the statement
@@ -29,7 +30,6 @@ const (
 	CodeNoSchema           = "3F000"
 	CodeNoObject           = "42704"
 	CodeNoDatabase         = "3D000"
-	CodeDiskFull           = "53100"
 	CodeBadAuth            = "28P01"
 	CodeBadAuthMethod      = "28000"
 )
@@ -82,6 +82,8 @@ func ConnectError(to *pgx.ConnConfig, err error) error {
 	switch Code(err) {
 	case CodeBadAuth, CodeBadAuthMethod:
 		return fmt.Errorf("%w: the database rejects the role; check user and password in source.url, and pg_hba.conf: %w", buffer.ErrNotReady, err)
+	case CodeReadOnly, CodeDiskFull:
+		return fmt.Errorf("%w: %w", buffer.ErrNoWrites, err)
 	case CodeNoDatabase:
 		return fmt.Errorf("%w: the database does not exist; check source.url, or run createdb: %w", buffer.ErrNotReady, err)
 	}
