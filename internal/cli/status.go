@@ -38,7 +38,9 @@ database cannot be reached, status prints the error, shows the other pipelines a
 exits with 1.
 
 The states: no relay (none runs), sending, due (a relay sends it next), retries in 2m,
-deleting (sent, the delete is repeated), idle.`,
+trying sink (batches wait for the sink, which is tried every few seconds), deleting
+(sent, the delete is repeated), idle. While no relay is ready, the state is the reason and
+since when: sink down 3m, refusing 3m, db error 3m, stalled 3m.`,
 		Example: "  relay status -c relay.yaml\n  relay status -c relay.yaml --watch\n  relay status -c relay.yaml --json",
 	}, func(c *cobra.Command, cfg *config.Config) error {
 		if asJSON && watch {
