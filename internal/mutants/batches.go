@@ -164,7 +164,7 @@ var batchMutants = []mutant{
 	{
 		name: "a settle that the database refuses is an outage of the database",
 		file: "outbox/postgres/internal/ledger/settle.go",
-		old:  "if !unstamped && !pg.IsRefused(cause) || errors",
+		old:  "if !unstamped && !pg.IsRefused(cause) && pg.Code(cause) != pg.CodeDiskFull || errors",
 		new:  "if unstamped || !pg.IsRefused(nil) || errors",
 		pkg:  "./outbox/postgres", test: "TestSettle_Refused",
 	},

@@ -54,7 +54,7 @@ var trustMutants = []mutant{
 	{
 		name: "a relay that was killed counts as running",
 		file: "outbox/buffer/relay.go",
-		old:  "!r.Stopped && r.Seen < 3*ReportEvery",
+		old:  "!r.Stopped && r.Seen < silentAfter",
 		new:  "!r.Stopped",
 		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/relays",
 	},
