@@ -7,6 +7,7 @@ import (
 	"html/template"
 	"math"
 	"net/http"
+	"slices"
 	"strings"
 	"time"
 
@@ -94,6 +95,9 @@ func (s *Console) overviewOf(report *admin.Report) overviewData {
 	return d
 }
 
+// downStates are how the states of a sink begin while none of its relays is ready; see package admin.
+var downStates = []string{"sink down", "refusing", "db error", "stalled"}
+
 // rowsOf are the rows of a pipeline. bad names the pipelines and sinks that stand still.
 func (s *Console) rowsOf(p *admin.PipelineReport, bad map[string]bool, now time.Time) []row {
 	state := func(text, key string) (string, string) {
@@ -102,8 +106,10 @@ func (s *Console) rowsOf(p *admin.PipelineReport, bad map[string]bool, now time.
 			return text, "bad"
 		case text == "sending":
 			return "moving", "good"
-		case text == "no relay", strings.HasPrefix(text, "retries"):
+		case text == "no relay", strings.HasPrefix(text, "retries"), text == "trying sink":
 			return text, "warn"
+		case slices.ContainsFunc(downStates, func(down string) bool { return strings.HasPrefix(text, down) }):
+			return text, "bad"
 		}
 		return text, ""
 	}
