@@ -339,7 +339,7 @@ func TestDiagnose_Projection(t *testing.T) {
 			if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("got %v", err)
 			}
-			if f := find(diagnoseWith(t, config), buffer.LevelError, "tables", c.says); f == nil || f.Fix == "" {
+			if f := find(diagnoseWith(t, config), buffer.LevelError, "projection", c.says); f == nil || f.Fix == "" {
 				t.Errorf("doctor finds %+v", f)
 			}
 		})
