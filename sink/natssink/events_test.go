@@ -273,6 +273,27 @@ func TestSend_RelayHeadersWin(t *testing.T) {
 }
 
 // A dead-letter hook may publish to the stream that takes the event when it is replayed.
+// A hook is notified of an event that died because NATS cannot carry its key or headers, or because they command the stream: those are left out.
+func TestSend_DeadLetterOfInvalidHeaders(t *testing.T) {
+	singlyAndFast(t, func(t *testing.T, fast bool) {
+		o := newFixture(t, jetstream.StreamConfig{AllowBatchPublish: fast, AllowRollup: true})
+		headers := []string{`{"Nats-Rollup": "all", "good": "1"}`, `{"a": "two\nlines", "good": "1"}`, `{"two words": "x", "größe": "1", "": "2", "good": "1"}`, `[]`, `{"good": "1"}`}
+		b := batch(slices.Repeat([]string{"orders.a"}, len(headers))...)
+		for i, h := range headers {
+			b.Events[i].Headers = outbox.Headers(h)
+			b.DeadLetters = append(b.DeadLetters, &buffer.DeadLetter{Pipeline: "p", GroupID: buffer.NewGroupID(), Error: "no"})
+		}
+		key := "two\nlines"
+		b.Events[4].Key = &key
+		testkit.NoError(t, o.sink.Send(testkit.Timeout(t, sendTimeout), b))
+		var got []string
+		for _, a := range stored(t, o.stream) {
+			got = append(got, string(a.Headers))
+		}
+		testkit.Equal(t, "headers", got, []string{`{"good":"1"}`, `{"good":"1"}`, `{"good":"1"}`, "", `{"good":"1"}`})
+	})
+}
+
 func TestSend_DeadLetterIsNotADuplicate(t *testing.T) {
 	t.Parallel()
 	o := newFixture(t, jetstream.StreamConfig{})

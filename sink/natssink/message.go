@@ -95,11 +95,12 @@ func (p *publisher) prepare(i int, subject, reply string) error {
 	if d := p.batch.DeadLetter(i); d != nil {
 		header[headerDeadLetter] = []string{string(sink.AppendDeadLetter(nil, d))}
 	}
-	if e.Key != nil {
-		if !isHeaderValue(*e.Key) {
-			return sink.Permanent(errors.New("key: " + notHeaderValue))
-		}
+	switch {
+	case e.Key == nil:
+	case isHeaderValue(*e.Key):
 		header[headerKey] = []string{*e.Key}
+	case p.batch.DeadLetter(i) == nil:
+		return sink.Permanent(errors.New("key: " + notHeaderValue))
 	}
 	if p.cloudEvents {
 		if err := setAttributes(header, p.batch, i); err != nil {
@@ -107,18 +108,22 @@ func (p *publisher) prepare(i int, subject, reply string) error {
 		}
 	}
 	headers, err := e.Headers.Map()
-	if err != nil {
+	dead := p.batch.DeadLetter(i) != nil
+	if err != nil && !dead {
 		return sink.Permanent(err)
 	}
 	for name, value := range headers {
 		if isRelayHeader(name) || p.cloudEvents && isCloudEventHeader(name) {
 			continue
 		}
+		if dead && (!isHeaderName(name) || !isHeaderValue(value) || commandsStream(name)) {
+			continue // it may have died of this header, and a hook must be notified of everything
+		}
 		if !isHeaderValue(value) {
 			return sink.Permanent(fmt.Errorf("header %q: %s", name, notHeaderValue))
 		}
 		if commandsStream(name) {
-			return sink.Permanent(fmt.Errorf("header %q commands the stream, which may concern other messages; expected none that begins with Nats- except Nats-TTL and Nats-Expected-...", name))
+			return sink.Permanent(fmt.Errorf("header %q commands the stream, which may concern other messages; expected no other header of Nats- than Nats-TTL and Nats-Expected-*", name))
 		}
 		header[name] = []string{value}
 	}
@@ -137,6 +142,13 @@ func commandsStream(name string) bool {
 		return len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix)
 	}
 	return is("Nats-") && !strings.EqualFold(name, "Nats-TTL") && !is("Nats-Expected-")
+}
+
+// isHeaderName reports whether nats.go sends a header of this name: a token of RFC 9110.
+func isHeaderName(name string) bool {
+	return name != "" && !strings.ContainsFunc(name, func(r rune) bool {
+		return r <= ' ' || r >= 0x7f || strings.ContainsRune("\"(),/:;<=>?@[\\]{}", r)
+	})
 }
 
 const notHeaderValue = "a NATS header cannot carry a line break, or a blank at either end"
