@@ -272,7 +272,6 @@ func TestSend_RelayHeadersWin(t *testing.T) {
 	}
 }
 
-// A dead-letter hook may publish to the stream that takes the event when it is replayed.
 // A hook is notified of an event that died because NATS cannot carry its key or headers, or because they command the stream: those are left out.
 func TestSend_DeadLetterOfInvalidHeaders(t *testing.T) {
 	singlyAndFast(t, func(t *testing.T, fast bool) {
@@ -294,6 +293,7 @@ func TestSend_DeadLetterOfInvalidHeaders(t *testing.T) {
 	})
 }
 
+// A dead-letter hook may publish to the stream that takes the event when it is replayed.
 func TestSend_DeadLetterIsNotADuplicate(t *testing.T) {
 	t.Parallel()
 	o := newFixture(t, jetstream.StreamConfig{})
