@@ -346,6 +346,13 @@ func (d *refusals) acceptedSinceProjection(groupID uuid.UUID) bool {
 	return known && d.projectedAt.After(at)
 }
 
+// holdsUnprojected reports whether batches wait that the projection rejects, so that nobody knows whether it is wrong for all events.
+func (d *refusals) holdsUnprojected() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.unprojectedHeld
+}
+
 // releaseUnprojected reports, once, whether batches wait that can be decided on.
 func (d *refusals) releaseUnprojected() bool {
 	d.mu.Lock()

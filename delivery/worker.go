@@ -423,6 +423,9 @@ func (w *Worker) ProbesDue(deferred []string) []string { return w.breakers.probe
 // Refusal is why the sink is taken to refuse everything; nil if it is not.
 func (w *Worker) Refusal() error { return w.refusals.err() }
 
+// Unprojected reports whether batches wait because the projection fails for each of their events, and none has shown since that it works for others.
+func (w *Worker) Unprojected() bool { return w.refusals.holdsUnprojected() }
+
 // Paused reports whether a batch that is due may have to wait, for the sink or for its address.
 func (w *Worker) Paused() bool {
 	return w.breakers.any() || w.breakers.outage() != nil || w.refusals.err() != nil

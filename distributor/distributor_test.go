@@ -314,6 +314,44 @@ func TestBackpressure_StopsClaiming(t *testing.T) {
 	})
 }
 
+// What waits for its own data stops no claims for ever: one batch is claimed after 5 s, 10 s, ... and at last every five minutes.
+func TestBackpressure_Probes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		own := false
+		b := start(t, "@every 1s", &fakeBuffer{unclaimed: 1000, waiting: 3}, func(c *distributor.Config) {
+			c.Workers, c.MaxWaiting, c.Eager, c.ProbeFull = 2, 3, true, func() bool { return own }
+		})
+		defer b.stop()
+		claimed := func() (n int) {
+			for _, ticket := range b.issued() {
+				n++
+				b.Done(distributor.Report{Ticket: ticket, Events: 10, Full: true, PutBack: true, DueIn: time.Minute})
+			}
+			return n
+		}
+		waitUntil(time.Minute + time.Second/2)
+		expect(t, "probes while the sink is away", claimed(), 0)
+		own = true
+		total := 0
+		for second := 61; second <= 61+300; second++ {
+			waitUntil(time.Duration(second)*time.Second + time.Second/2)
+			n := claimed()
+			if total += n; n > 1 {
+				t.Fatalf("%d probes at once", n)
+			}
+		}
+		if total < 5 || total > 7 { // at 0, 5, 15, 35, 75, 155
+			t.Errorf("%d probes in five minutes", total)
+		}
+		b.buffer.set(func(b *fakeBuffer) { b.waiting = 2 })
+		waitUntil(363 * time.Second)
+		if claimed() == 0 {
+			t.Error("nothing is claimed when fewer wait")
+		}
+	})
+}
+
 func TestBackpressure_IsReported(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -49,7 +49,16 @@ func (d *Distributor) canIssue() bool {
 func (d *Distributor) canSuspect() bool { return d.suspects > 0 && !d.suspectOut }
 
 // canClaim reports whether a ticket for fresh events may be issued.
-func (d *Distributor) canClaim() bool { return (d.hasTickets() || d.requested) && !d.full() }
+func (d *Distributor) canClaim() bool {
+	return (d.hasTickets() || d.requested) && (!d.full() || d.canProbe())
+}
+
+const firstProbe, maxProbe = 5 * time.Second, 5 * time.Minute
+
+// canProbe reports whether a batch may be claimed although too many wait.
+func (d *Distributor) canProbe() bool {
+	return d.config.ProbeFull != nil && !time.Now().Before(d.probeAt) && d.config.ProbeFull()
+}
 
 // hasTickets reports whether the distribution has a ticket left, issued or not.
 func (d *Distributor) hasTickets() bool { return d.uncovered > 0 && d.left > 0 }
@@ -88,6 +97,10 @@ func (d *Distributor) issueTickets(ctx context.Context) {
 			d.dueOut++
 			d.issue(Ticket{Due: true, BatchSize: size})
 		case fresh:
+			if d.full() {
+				d.probeBackoff = min(max(2*d.probeBackoff, firstProbe), maxProbe)
+				d.probeAt = time.Now().Add(d.probeBackoff)
+			}
 			t := Ticket{BatchSize: size, distribution: noDistribution, requested: d.takeRequest(time.Now())}
 			if d.hasTickets() {
 				d.left--

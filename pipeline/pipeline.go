@@ -127,7 +127,7 @@ func (p *Pipeline) Run(ctx, stop context.Context) error {
 	d := distributor.New(p.buffer, distributor.Config{
 		Schedule: p.config.Schedule, Eager: !p.config.OnSchedule, Poll: p.config.Poll, Listener: p.config.Listener, IdlePoll: p.config.IdlePoll, Ordered: p.config.Ordered, BatchSize: p.config.BatchSize,
 		MaxBatches: p.config.MaxBatches, MaxWaiting: p.config.MaxWaiting, Workers: maxInFlight(p.config.Workers),
-		Limits: p.limiter.limits, Allow: p.worker.Allow, Observer: observer{p.config.Observer, p}, Log: p.config.Log,
+		Limits: p.limiter.limits, Allow: p.worker.Allow, ProbeFull: p.worker.Unprojected, Observer: observer{p.config.Observer, p}, Log: p.config.Log,
 	})
 	c := claimer.New(p.buffer, claimer.Config{Lease: p.config.Lease, Log: p.config.Log})
 	var group errgroup.Group

@@ -3,6 +3,7 @@ package pipeline
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -25,6 +26,8 @@ type Router struct {
 	health health
 	// wanted receives when a sink has a worker free.
 	wanted chan struct{}
+	// putBack: since the last batch that was routed, one was put back because it fails for its own data.
+	putBack atomic.Bool
 
 	mu     sync.Mutex
 	weight weight
@@ -68,7 +71,7 @@ func (r *Router) Run(ctx context.Context) error {
 		Schedule: r.config.Schedule, Eager: !r.config.OnSchedule, Poll: r.config.Poll, Listener: r.config.Listener, IdlePoll: r.config.IdlePoll,
 		BatchSize: r.config.BatchSize, MaxBatches: r.config.MaxBatches, MaxWaiting: r.config.MaxWaiting, Workers: routers,
 		Limits: func() (batchSize, tickets int) { return r.config.BatchSize, routers },
-		Allow:  r.allow, Observer: r, Log: r.config.Log,
+		Allow:  r.allow, ProbeFull: r.putBack.Load, Observer: r, Log: r.config.Log,
 	})
 	var group errgroup.Group
 	group.Go(func() error { return d.Run(ctx) })
@@ -180,6 +183,15 @@ func (r *Router) route(ctx context.Context, ticket distributor.Ticket) distribut
 	}
 	if routed == nil {
 		return report
+	}
+	if routed.PutBack != nil {
+		r.putBack.Store(true)
+		r.config.Log.WarnContext(ctx, "routing a batch failed, will retry", "events", routed.Events, "error", routed.PutBack)
+		report.Events, report.PutBack, report.DueIn = max(1, routed.Events), true, time.Second
+		return report
+	}
+	if len(routed.Sinks) > 0 {
+		r.putBack.Store(false)
 	}
 	r.health.routed()
 	for _, sink := range routed.Sinks {

@@ -3,6 +3,13 @@ package main
 // routingMutants are about several sinks of one buffer.
 var routingMutants = []mutant{
 	{
+		name: "as many bad events as may wait stop the claims for ever",
+		file: "distributor/tickets.go",
+		old:  "(!d.full() || d.canProbe())",
+		new:  "!d.full()",
+		pkg:  ".", test: "TestMaxWaiting_BadEvents",
+	},
+	{
 		name: "two settles of a claim do not wait for each other",
 		file: "outbox/postgres/internal/ledger/settle_routed.go",
 		old:  "	return []pg.Step{s.lockClaim()}\n",

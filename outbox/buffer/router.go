@@ -61,6 +61,8 @@ type Routed struct {
 	Events, Bytes int
 	// Sinks got a batch that is due.
 	Sinks []string
+	// PutBack is why the batch waits, if it fails for its own data; then nothing of it was routed.
+	PutBack error
 	// Leases are the batches that this process sends at once. They share the bytes of their events.
 	Leases []SinkLease
 }

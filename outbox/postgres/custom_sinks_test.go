@@ -135,7 +135,7 @@ func TestCustomSinks_BadData(t *testing.T) {
 		var waits error
 		for range 10 {
 			routed, err := o.RouteDue(t.Context(), lease)
-			waits = errors.Join(waits, err)
+			waits = errors.Join(waits, whyPutBack(routed, err))
 			if routed == nil && err == nil {
 				break
 			}
@@ -157,6 +157,14 @@ func TestCustomSinks_BadData(t *testing.T) {
 	})
 }
 
+// whyPutBack is why nothing was routed; nil if something was.
+func whyPutBack(routed *buffer.Routed, err error) error {
+	if err == nil && routed != nil {
+		return routed.PutBack
+	}
+	return err
+}
+
 // TestCustomSinks_BadAlone: an event that stands alone, and on whose data the projection fails, or which it refuses, is a dead letter of no sink once
 // another one was routed since it first failed, and not while the projection may fail for everything.
 func TestCustomSinks_BadAlone(t *testing.T) {
@@ -168,8 +176,7 @@ func TestCustomSinks_BadAlone(t *testing.T) {
 		const waiting = "SELECT coalesce(string_agg(sink || ' ' || state || ' ' || events, ', '), '') FROM relay.outbox_batches WHERE sink = '*'"
 		due := func() error {
 			o.exec(t, "UPDATE relay.outbox_batches SET due_at = clock_timestamp() WHERE sink = '*'")
-			_, err := o.RouteDue(t.Context(), lease)
-			return err
+			return whyPutBack(o.RouteDue(t.Context(), lease))
 		}
 		waits := func(want string) {
 			t.Helper()
@@ -186,7 +193,7 @@ func TestCustomSinks_BadAlone(t *testing.T) {
 				id++
 				o.activity(t, id, "a", amount)
 			}
-			if _, err := o.Route(t.Context(), 100, lease, keepNone); err == nil {
+			if whyPutBack(o.Route(t.Context(), 100, lease, keepNone)) == nil {
 				t.Errorf("%q: routed", bad)
 			}
 			waits(fmt.Sprint("* waiting ", len(bad)))
@@ -205,7 +212,7 @@ func TestCustomSinks_BadAlone(t *testing.T) {
 		for range 2 { // both alone
 			id++
 			o.activity(t, id, "a", "bad")
-			if _, err := o.Route(t.Context(), 100, lease, keepNone); err == nil {
+			if whyPutBack(o.Route(t.Context(), 100, lease, keepNone)) == nil {
 				t.Error("routed")
 			}
 		}

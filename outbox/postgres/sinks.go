@@ -28,8 +28,8 @@ func (b *Buffer) Route(ctx context.Context, limit int, lease time.Duration, take
 		return nil, err
 	}
 	if b.config.Custom.Is() {
-		if done, err := b.putBack(ctx, batch); done {
-			return nil, err
+		if done, err := b.putBack(ctx, batch); done != nil || err != nil {
+			return done, err
 		}
 	}
 	if batch.NotRead == nil {
@@ -79,8 +79,8 @@ func (b *Buffer) RouteDue(ctx context.Context, lease time.Duration) (*buffer.Rou
 		case batch.DeliveryRecorded(): // no sink takes them
 			return &buffer.Routed{Events: batch.Len()}, b.Settle(ctx, batch, []buffer.Outcome{{Verdict: buffer.Delivered}})
 		}
-		if done, err := b.putBack(ctx, batch); done {
-			return &buffer.Routed{Events: batch.Len()}, err
+		if done, err := b.putBack(ctx, batch); done != nil || err != nil {
+			return done, err
 		}
 		return b.routeLeased(ctx, t, batch, began, lease, takeNone)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/routing"
 )
 
 // A claim for several sinks writes one ledger row for the sink '*'. The process that claimed it matches the topics against the
@@ -29,8 +30,8 @@ func (b *Buffer) Route(ctx context.Context, limit int, lease time.Duration, take
 	if err != nil || batch == nil {
 		return nil, err
 	}
-	if done, err := b.putBack(ctx, batch); done {
-		return nil, err
+	if done, err := b.putBack(ctx, batch); done != nil || err != nil {
+		return done, err
 	}
 	return b.routeLeased(ctx, batch, began, lease, take)
 }
@@ -77,8 +78,8 @@ func (b *Buffer) RouteDue(ctx context.Context, lease time.Duration) (*buffer.Rou
 		if batch.NotRead == nil {
 			b.events.project(ctx, batch, lease/2)
 		}
-		if done, err := b.putBack(ctx, batch); done {
-			return &buffer.Routed{Events: batch.Len()}, err
+		if done, err := b.putBack(ctx, batch); done != nil || err != nil {
+			return done, err
 		}
 		return b.routeLeased(ctx, batch, began, lease, takeNone)
 	}
@@ -91,21 +92,21 @@ func (b *Buffer) topicsLoader(ctx context.Context) loader {
 	}
 }
 
-// putBack puts a claimed batch back that cannot be routed; done is false if it can be.
-func (b *Buffer) putBack(ctx context.Context, batch *buffer.Lease) (done bool, err error) {
+// putBack puts a claimed batch back that cannot be routed, and returns what became of it; nil without an error: it can be.
+func (b *Buffer) putBack(ctx context.Context, batch *buffer.Lease) (*buffer.Routed, error) {
 	if batch.NotRead != nil && batch.Len() == 1 && !errors.Is(batch.NotRead, buffer.ErrKillsReader) {
 		if err := b.Read(ctx, batch); err != nil && batch.NotRead == nil {
-			return true, err
+			return nil, err
 		}
 	}
 	outcomes, why := b.routes.failing.Unroutable(batch)
 	if outcomes == nil {
-		return false, nil
+		return nil, nil
 	}
 	if err := b.Settle(ctx, batch, outcomes); err != nil {
-		return true, err
+		return nil, err
 	}
-	return true, why
+	return routing.PutBack(batch, why)
 }
 
 // Sink implements buffer.Router.

@@ -131,7 +131,7 @@ func TestCustomSinks_BadData(t *testing.T) {
 	var waits error
 	for range 10 {
 		routed, err := o.RouteDue(t.Context(), lease)
-		waits = errors.Join(waits, err)
+		waits = errors.Join(waits, whyPutBack(routed, err))
 		if routed == nil && err == nil {
 			break
 		}
@@ -151,6 +151,14 @@ func TestCustomSinks_BadData(t *testing.T) {
 	o.expect(t, "SELECT sum(events) FROM outbox_batches WHERE sink = 'all'", "4")
 }
 
+// whyPutBack is why nothing was routed; nil if something was.
+func whyPutBack(routed *buffer.Routed, err error) error {
+	if err == nil && routed != nil {
+		return routed.PutBack
+	}
+	return err
+}
+
 // TestCustomSinks_BadAlone: an event that stands alone, and on whose data the projection fails, or which it refuses, is a dead letter of no sink once
 // another one was routed since it first failed, and not while the projection may fail for everything.
 func TestCustomSinks_BadAlone(t *testing.T) {
@@ -162,8 +170,7 @@ func TestCustomSinks_BadAlone(t *testing.T) {
 	const waiting = "SELECT coalesce(group_concat(sink || ' ' || state || ' ' || events, ', '), '') FROM outbox_batches WHERE sink = '*'"
 	due := func() error {
 		o.exec(t, "UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') WHERE sink = '*'")
-		_, err := o.RouteDue(t.Context(), lease)
-		return err
+		return whyPutBack(o.RouteDue(t.Context(), lease))
 	}
 	waits := func(want string) {
 		t.Helper()
@@ -180,7 +187,7 @@ func TestCustomSinks_BadAlone(t *testing.T) {
 			id++
 			o.activity(t, id, "a", amount)
 		}
-		if _, err := o.Route(t.Context(), 100, lease, keepNone); err == nil {
+		if whyPutBack(o.Route(t.Context(), 100, lease, keepNone)) == nil {
 			t.Errorf("%q: routed", bad)
 		}
 		waits(fmt.Sprint("* waiting ", len(bad)))
@@ -199,7 +206,7 @@ func TestCustomSinks_BadAlone(t *testing.T) {
 	for range 2 { // both alone
 		id++
 		o.activity(t, id, "a", "bad")
-		if _, err := o.Route(t.Context(), 100, lease, keepNone); err == nil {
+		if whyPutBack(o.Route(t.Context(), 100, lease, keepNone)) == nil {
 			t.Error("routed")
 		}
 	}

@@ -63,6 +63,15 @@ func (f *Failing) Unroutable(batch *buffer.Lease) (outcomes []buffer.Outcome, wh
 	return []buffer.Outcome{wait}, why
 }
 
+// PutBack is what a route of a batch with these outcomes of Unroutable comes to. A batch that fails for its own data says nothing of others, so that is no
+// error.
+func PutBack(batch *buffer.Lease, why error) (*buffer.Routed, error) {
+	if why != nil && (batch.NotRead != nil || batch.ProjectErr != nil && !errors.Is(batch.ProjectErr, buffer.ErrEventData)) {
+		return nil, why
+	}
+	return &buffer.Routed{Events: batch.Len(), PutBack: why}, nil
+}
+
 // Unwritten returns the outcomes of a batch whose route could not be written. Nothing of it was sent, and a lease that only ends would count
 // as a death of its owner. forData reports whether a value of some event may be the cause: then the batch is divided, and an event that is to
 // blame becomes a dead letter.
