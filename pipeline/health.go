@@ -58,6 +58,7 @@ type health struct {
 	sinkErr         error
 	claimErr        error // the last claim of fresh events failed, and there is something to claim
 	dueErr          error // the last take-over failed
+	writeErr        error // the database can be read, and takes no writes
 	backpressureErr error // fresh events wait, and max_waiting keeps them from being claimed
 	// undelivered counts sends in a row that got nothing through because the sink, or the
 	// address they went to, was unavailable; one alone may be a hiccup. undeliveredErr is why.
@@ -82,6 +83,13 @@ func (h *health) buffer(err error)       { h.set(&h.bufferErr, err) }
 func (h *health) backpressure(err error) { h.set(&h.backpressureErr, err) }
 func (h *health) claim(err error)        { h.set(&h.claimErr, err) }
 func (h *health) takeOver(err error)     { h.set(&h.dueErr, err) }
+
+// reported takes the result of a write that is made also while nothing is delivered. Whether the database can be reached at all, others say.
+func (h *health) reported(err error) {
+	if err == nil || errors.Is(err, buffer.ErrNoWrites) {
+		h.set(&h.writeErr, err)
+	}
+}
 
 // sink takes the result of a Check of the sink, which began then.
 func (h *health) sink(err error, began time.Time) {
@@ -226,6 +234,8 @@ func (h *health) ready(now time.Time) error {
 		return &NotReady{stalled, h.bufferErr}
 	case h.bufferErr != nil:
 		return &NotReady{database, h.bufferErr}
+	case h.writeErr != nil:
+		return &NotReady{database, h.writeErr}
 	case h.claimErr != nil:
 		return &NotReady{database, h.claimErr}
 	case h.dueErr != nil:

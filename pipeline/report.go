@@ -68,6 +68,8 @@ type reporter struct {
 	waiting func() int
 	redact  func(string) string
 	log     *slog.Logger
+	// written gets the result of each report.
+	written func(error)
 
 	first    bool
 	ticks    int
@@ -75,8 +77,8 @@ type reporter struct {
 	deadThen int64                 // dead, a minute ago
 	since    time.Time             // of the class of the reason
 	class    string
-	written  buffer.RelayReport
-	at       time.Time // of the last report that was written
+	last     buffer.RelayReport // that was written
+	at       time.Time          // when it was
 	failing  bool
 }
 
@@ -157,7 +159,7 @@ func (r *reporter) setNotReady(report *buffer.RelayReport) {
 
 // dueAfter is how long after the last one a report is written. Ages, which grow, are no change.
 func (r *reporter) dueAfter(report buffer.RelayReport) time.Duration {
-	last := r.written
+	last := r.last
 	last.LastDelivery, last.NotReadyFor = report.LastDelivery, report.NotReadyFor
 	switch {
 	case report == last:
@@ -175,11 +177,14 @@ func (r *reporter) write(ctx context.Context, report buffer.RelayReport) {
 	writing, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	err := r.to.ReportRelay(writing, report)
+	if ctx.Err() == nil {
+		r.written(err)
+	}
 	switch {
 	case err == nil:
 		r.first, r.failing = false, false
 		report.First = false
-		r.written, r.at = report, time.Now()
+		r.last, r.at = report, time.Now()
 	case ctx.Err() == nil && !r.failing && !isDatabase(r.ready()): // other log lines say that the database is away, and when it is back
 		r.failing = true
 		r.log.WarnContext(ctx, "writing to outbox_relays failed; relay status does not show this relay", "error", err)

@@ -63,7 +63,7 @@ func (r *Router) Ready() error { return r.health.ready(time.Now()) }
 // that is unavailable. A router runs once.
 func (r *Router) Run(ctx context.Context) error {
 	to, _ := r.buffer.(buffer.RelayReporter)
-	defer (&reporter{to: to, version: r.config.Version, ready: r.Ready, redact: r.config.Redact, log: r.config.Log}).start(ctx)()
+	defer (&reporter{to: to, version: r.config.Version, ready: r.Ready, redact: r.config.Redact, log: r.config.Log, written: r.health.reported}).start(ctx)()
 	if !waitReady(ctx, r.config.Log, "database", r.ready, r.health.buffer) {
 		return nil
 	}

@@ -18,6 +18,8 @@ type RelayReport struct {
 	Version string `json:"version"`
 	// Running is false for one that stopped, or whose report is overdue: it reports every 10 s.
 	Running bool `json:"running"`
+	// Stopped is true for one that ended in order; one that is neither running nor stopped was killed, or cannot reach the database.
+	Stopped bool `json:"stopped,omitempty"`
 	// SeenSeconds is how long ago it reported, UptimeSeconds how long before that it started.
 	SeenSeconds   float64 `json:"seen_seconds"`
 	UptimeSeconds float64 `json:"uptime_seconds"`
@@ -68,7 +70,7 @@ func relayReports(all []buffer.Relay, redact func(string) string) (reports []Rel
 	for i := range all {
 		r := &all[i]
 		one := RelayReport{
-			Owner: r.Owner, Sink: r.Sink, Version: r.Version, Running: r.Runs(), Delivered: r.Delivered, Dead: r.Dead,
+			Owner: r.Owner, Sink: r.Sink, Version: r.Version, Running: r.Runs(), Stopped: r.Stopped, Delivered: r.Delivered, Dead: r.Dead,
 			SeenSeconds: r.Seen.Round(time.Millisecond).Seconds(), UptimeSeconds: r.Uptime.Round(time.Millisecond).Seconds(),
 		}
 		if one.Running {

@@ -48,6 +48,7 @@ type relayRow struct {
 	Version   string
 	This      bool
 	Running   bool
+	Stopped   bool // in order
 	Seen, Up  float64
 	Pipelines []string
 	NotReady  string
@@ -224,7 +225,8 @@ func (s *Console) relayRows(report *admin.Report) []relayRow {
 				rows = append(rows, relayRow{Process: name, Version: r.Version, This: name == s.config.Process, Seen: r.SeenSeconds, Up: r.UptimeSeconds})
 			}
 			one := &rows[k]
-			one.Running = one.Running || r.Running
+			one.Running = one.Running || r.Running || one.This // it serves this page, whatever it could report
+			one.Stopped = one.Stopped || r.Stopped
 			one.Seen = min(one.Seen, r.SeenSeconds)
 			if len(one.Pipelines) == 0 || one.Pipelines[len(one.Pipelines)-1] != p.Name {
 				one.Pipelines = append(one.Pipelines, p.Name)

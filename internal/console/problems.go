@@ -37,7 +37,7 @@ var classProblem = map[string]struct{ title, alone, do string }{
 	},
 	"sink": {
 		"sink unavailable", "Events wait, none becomes a dead letter. The relay probes the sink about every second and continues when it answers.",
-		"Check that the sink runs and that its url, credentials and address (stream, subject, path) are right.",
+		"Check that the sink runs, that it answers within its timeout, and that its url, credentials and address (stream, subject, path) are right. A relay reads relay.yaml and secrets at its start: restart it after a change.",
 	},
 	"refusing": {
 		"sink refuses everything", "One batch at a time is tried, every 1 to 5 seconds. With the first success everything that waits is sent. Events that are refused alone retry.max_attempts times become dead letters.",
