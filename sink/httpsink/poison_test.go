@@ -78,6 +78,9 @@ func TestMaybePoison_Timeout(t *testing.T) {
 	if !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("got %v, want one that wraps context.DeadlineExceeded", err)
 	}
+	if text := err.Error(); !strings.Contains(text, "no answer in time (see sink.timeout)") || strings.Contains(text, "context") {
+		t.Errorf("a time-out says %q", text)
+	}
 }
 
 // TestMaybePoison_TimeoutWhileWriting has a body that does not fit into the buffers of the connection.

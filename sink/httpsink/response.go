@@ -1,6 +1,7 @@
 package httpsink
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -136,10 +137,16 @@ func statusText(status int) string {
 var errResponded = errors.New("")
 
 // outage is the error of a request without a response.
-func (r *redactor) outage(err error) error { return sink.Unavailable(r.clean(err)) }
+func (r *redactor) outage(err error) error {
+	cleaned := r.clean(err)
+	if errors.Is(err, context.DeadlineExceeded) {
+		cleaned.text = strings.Replace(cleaned.text, context.DeadlineExceeded.Error(), "no answer in time (see sink.timeout)", 1)
+	}
+	return sink.Unavailable(cleaned)
+}
 
 // clean removes secrets from an error's text.
-func (r *redactor) clean(err error) error {
+func (r *redactor) clean(err error) *redactedError {
 	return &redactedError{err: err, text: r.redact(err.Error())}
 }
 
