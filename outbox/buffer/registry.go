@@ -94,6 +94,9 @@ func (s *RegisteredSink) Finding() (f Finding, ok bool) {
 		}
 		f.Text += "; " + waits + " wait for it"
 		f.Fix = "run a relay that has it, or drop it: relay sinks drop " + s.Name + " -c relay.yaml"
+		if s.Configured { // then it is wanted, and a relay that runs may not be able to say so
+			f.Fix = "run a relay, or find out why those that run cannot write to the database: relay doctor -c relay.yaml"
+		}
 	}
 	return f, true
 }
