@@ -178,6 +178,14 @@ func TestProjection_Bodies(t *testing.T) {
 			mine + "CREATE TABLE app.contents AS SELECT 1 AS id, 'x'::text AS content; GRANT SELECT ON app.contents TO {relay}; ALTER TABLE app.contents ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON app.contents USING (app.mine(content))",
 			toShop, contents, "app.mine(text)",
 		},
+		"Composite": {
+			mine + "CREATE DOMAIN app.label AS text CHECK (app.mine(VALUE)); CREATE TYPE app.pair AS (label app.label)", toShop,
+			"pg_catalog.row_to_json(pg_catalog.jsonb_populate_record(NULL::app.pair, '{}'))::text", "app.mine(text)",
+		},
+		"Composites": {
+			mine + "CREATE DOMAIN app.label AS text CHECK (app.mine(VALUE)); CREATE TYPE app.pair AS (labels app.label[])", toShop,
+			"pg_catalog.array_length(NULL::app.pair[], 1)::text", "app.mine(text)",
+		},
 		"Domain":    {mine + "CREATE DOMAIN app.label AS text CHECK (app.mine(VALUE))", toShop, "e.name::app.label::text", "app.mine(text)"},
 		"Operator":  {added + "CREATE OPERATOR app.<+> (LEFTARG = text, RIGHTARG = text, FUNCTION = app.added)", toShop, "e.name OPERATOR(app.<+>) e.name", "app.added(text,text)"},
 		"Aggregate": {added + "CREATE AGGREGATE app.total(text) (SFUNC = app.added, STYPE = text)", toShop, "(SELECT app.total(name) FROM public.parents)", "app.added(text,text)"},

@@ -38,6 +38,9 @@ WITH RECURSIVE searched AS MATERIALIZED (
                      AND ev_class <> 'pg_temp.relay_projection'::regclass -- a view's rule names the view up to PostgreSQL 15
          UNION ALL SELECT 'pg_policy'::regclass, p.oid FROM pg_policy p WHERE r.class = 'pg_class'::regclass AND polrelid = r.oid
          UNION ALL SELECT 'pg_constraint'::regclass, c.oid FROM pg_constraint c WHERE r.class = 'pg_type'::regclass AND contypid = r.oid
+         UNION ALL SELECT 'pg_type'::regclass, a.atttypid FROM pg_type y JOIN pg_attribute a ON a.attrelid = y.typrelid -- of a composite type
+                     WHERE r.class = 'pg_type'::regclass AND y.oid = r.oid AND a.attnum > 0 AND NOT a.attisdropped
+         UNION ALL SELECT 'pg_type'::regclass, y.typelem FROM pg_type y WHERE r.class = 'pg_type'::regclass AND y.oid = r.oid AND y.typelem <> 0
        ) next(class, oid)
        LEFT JOIN objects o ON o.class = next.class AND o.oid = next.oid
 )`
