@@ -97,7 +97,7 @@ func TestSupervisor_TerminatesBlocker(t *testing.T) {
 			}
 		}
 	}
-	if page, _ := get(t, "http://"+listen+"/", ""); !strings.Contains(page, "<b>bills</b>: vacuum is blocked: a transaction") {
+	if page, _ := get(t, "http://"+listen+"/", ""); !strings.Contains(page, "<b>bills</b>: a transaction blocks vacuum") {
 		t.Errorf("the page is %s", page)
 	}
 	if strings.Contains(r.stderr.String(), "pipeline=bills kind=") {
