@@ -196,7 +196,7 @@ func TestProxy_Unavailable(t *testing.T) {
 	t.Cleanup(func() { testkit.NoError(t, hung.Close()) })
 	refuses := serve(t, func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusForbidden) })
 	for proxy, want := range map[string]string{
-		"http://u:pr0xypass@127.0.0.1:1": "connection refused", refuses: "403", "http://" + hung.Addr().String(): "deadline",
+		"http://u:pr0xypass@127.0.0.1:1": "connection refused", refuses: "403", "http://" + hung.Addr().String(): "no answer in time",
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), soon/20)
 		s := open(t, httpsink.Config{URL: "https://127.0.0.1:2/in", Proxy: proxy})
