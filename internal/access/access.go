@@ -1,7 +1,7 @@
 // Package access decides who may use the admin endpoint and the console: by a token in the Authorization header, or by a session that
 // a token began.
 //
-//	no token configured    everybody who reaches the endpoint by localhost or an IP address
+//	no token configured    all requests to localhost or an IP address
 //	bearer, or Basic       scripts; Basic with the token as the password and any name
 //	session cookie         the console, after a login with the token
 //
@@ -51,7 +51,7 @@ type Guard struct {
 	key    [sha256.Size]byte
 }
 
-// New returns a guard of these tokens; none lets in whoever reaches the endpoint.
+// New returns a guard of these tokens. Without tokens it lets in all requests to localhost or an IP address.
 func New(tokens ...Token) *Guard {
 	g := &Guard{}
 	hash := sha256.New()

@@ -134,6 +134,20 @@ func (s *Console) selected(name string) (all []admin.Pipeline, err error) {
 	return all, nil
 }
 
+// selection is what a filter asks which pipelines for; ok is false if it was answered with an error.
+func (s *Console) selection(w http.ResponseWriter, r *http.Request, f deadFilter) (q buffer.DeadFilter, selected []admin.Pipeline, ok bool) {
+	q, err := f.parse()
+	if err != nil {
+		s.fail(w, r, http.StatusBadRequest, err)
+		return q, nil, false
+	}
+	if selected, err = s.selected(f.Pipeline); err != nil {
+		s.fail(w, r, http.StatusNotFound, err)
+		return q, nil, false
+	}
+	return q, selected, true
+}
+
 // deadRow is a dead letter in a list.
 type deadRow struct {
 	admin.DeadLetter
@@ -151,30 +165,23 @@ type topicGroup struct {
 
 // deadData is a list of dead letters.
 type deadData struct {
-	Filter   deadFilter
-	Names    []string // of all pipelines
-	Total    int64    // open ones that match
-	Rows     []deadRow
-	Groups   []*admin.ErrorGroup
-	Topics   []topicGroup
-	Grouped  int // how many of the newest the groups are of
-	Sinks    bool
-	ReadOnly bool
-	Errors   []string // databases that cannot be read
-	Done     string   // what was done just now
+	Filter  deadFilter
+	Names   []string // of all pipelines
+	Total   int64    // open ones that match
+	Rows    []deadRow
+	Groups  []*admin.ErrorGroup
+	Topics  []topicGroup
+	Grouped int // how many of the newest the groups are of
+	Sinks   bool
+	Errors  []string // databases that cannot be read
+	Done    string   // what was done just now
 }
 
 // deadList serves the list.
 func (s *Console) deadList(w http.ResponseWriter, r *http.Request) {
 	d := deadData{Filter: filterOf(r.URL.Query()), Done: r.URL.Query().Get("done")}
-	q, err := d.Filter.parse()
-	if err != nil {
-		s.fail(w, r, http.StatusBadRequest, err)
-		return
-	}
-	selected, err := s.selected(d.Filter.Pipeline)
-	if err != nil {
-		s.fail(w, r, http.StatusNotFound, err)
+	q, selected, ok := s.selection(w, r, d.Filter)
+	if !ok {
 		return
 	}
 	for _, p := range s.config.Source.Pipelines() {
@@ -252,15 +259,13 @@ func shorten(text string, size int) string {
 // deadDetail is one dead letter in full.
 type deadDetail struct {
 	deadRow
-	Event               *buffer.DeadEvent
-	FullError           string
-	Pretty, Raw         string
-	Binary              bool
-	Cut                 bool // the payload is longer than what is shown
-	Headers, EventRow   string
-	Notified, ClosedAt  time.Time
-	ClosedBy            string
-	Command, CommandAll string
+	Event              *buffer.DeadEvent
+	FullError          string
+	Pretty, Raw        string
+	Cut                bool // the payload is longer than what is shown
+	Headers, EventRow  string
+	Notified, ClosedAt time.Time
+	ClosedBy           string
 }
 
 // deadShow serves the dead letters of one event.

@@ -47,14 +47,8 @@ func (s *Console) deadChange(w http.ResponseWriter, r *http.Request) {
 	}
 	d.Filter.Closed = false
 	d.Back = "../dead?" + d.Filter.Query()
-	q, err := d.Filter.parse()
-	if err != nil {
-		s.fail(w, r, http.StatusBadRequest, err)
-		return
-	}
-	selected, err := s.selected(d.Filter.Pipeline)
-	if err != nil {
-		s.fail(w, r, http.StatusNotFound, err)
+	q, selected, ok := s.selection(w, r, d.Filter)
+	if !ok {
 		return
 	}
 	confirmed := r.PostForm.Get("confirmed") != ""

@@ -20,7 +20,7 @@ func (s *Console) deadDetail(e *buffer.DeadEvent) deadDetail {
 	}
 	d.FullError = s.config.Redact(e.Error)
 	if !utf8.Valid(e.Payload) {
-		d.Binary, d.Raw = true, hex.Dump(e.Payload[:min(len(e.Payload), maxShownPayload/8)])
+		d.Raw = hex.Dump(e.Payload[:min(len(e.Payload), maxShownPayload/8)])
 		return d
 	}
 	d.Raw = visible(e.Payload)

@@ -16,20 +16,19 @@ import (
 
 // row is a line of the overview: a pipeline, or one of its several sinks.
 type row struct {
-	ID                       string // of its element
-	Pipeline, Sink           string
-	Link                     string
-	State                    string
-	Class                    string // of the state: good, bad, or "" for idle
-	Error                    string // why its figures are unknown
-	Pending                  int64
-	Oldest                   *float64
-	PerSecond, P50, P99      string
-	Leased, Waiting          int64
-	Dead                     int64
-	DeadLink                 string
-	Chart                    template.HTML
-	IsSink, HasSinks, Routed bool
+	ID                  string // of its element
+	Pipeline, Sink      string
+	Link                string
+	State               string
+	Class               string // of the state: good, bad, or "" for idle
+	Error               string // why its figures are unknown
+	Pending             int64
+	Oldest              *float64
+	PerSecond, P50, P99 string
+	Dead                int64
+	DeadLink            string
+	Chart               template.HTML
+	IsSink              bool
 }
 
 // overviewData is what the overview shows.
@@ -49,7 +48,7 @@ type relayRow struct {
 	This      bool
 	Running   bool
 	Stopped   bool // in order
-	Seen, Up  float64
+	Seen      float64
 	Pipelines []string
 	NotReady  string
 }
@@ -116,7 +115,7 @@ func (s *Console) rowsOf(p *admin.PipelineReport, bad map[string]bool, now time.
 	}
 	one := row{
 		ID: "row-" + p.Name, Pipeline: p.Name, Link: pipelineLink(p.Name), Pending: p.Pending, Oldest: p.OldestPendingSeconds,
-		Leased: p.Batches.Leased, Waiting: p.Batches.Waiting + p.Batches.Delivered, Dead: p.Dead, DeadLink: deadLink(p.Name, ""), HasSinks: p.Sinks != nil,
+		Dead: p.Dead, DeadLink: deadLink(p.Name, ""),
 	}
 	one.State, one.Class = state(p.State, p.Name+"/")
 	s.addFigures(&one, seriesKey{pipeline: p.Name}, now)
@@ -125,7 +124,7 @@ func (s *Console) rowsOf(p *admin.PipelineReport, bad map[string]bool, now time.
 		of := &p.Sinks[i]
 		one := row{
 			ID: "row-" + p.Name + "/" + of.Name, Pipeline: p.Name, Sink: of.Name, Link: pipelineLink(p.Name), Pending: of.Pending, Oldest: of.OldestPendingSeconds,
-			Leased: of.Batches.Leased, Waiting: of.Batches.Waiting + of.Batches.Delivered, Dead: of.Dead, DeadLink: deadLink(p.Name, of.Name), IsSink: true,
+			Dead: of.Dead, DeadLink: deadLink(p.Name, of.Name), IsSink: true,
 		}
 		one.State, one.Class = state(of.State, p.Name+"/"+of.Name)
 		s.addFigures(&one, seriesKey{p.Name, of.Name}, now)
@@ -222,7 +221,7 @@ func (s *Console) relayRows(report *admin.Report) []relayRow {
 			if !known {
 				k = len(rows)
 				at[name] = k
-				rows = append(rows, relayRow{Process: name, Version: r.Version, This: name == s.config.Process, Seen: r.SeenSeconds, Up: r.UptimeSeconds})
+				rows = append(rows, relayRow{Process: name, Version: r.Version, This: name == s.config.Process, Seen: r.SeenSeconds})
 			}
 			one := &rows[k]
 			one.Running = one.Running || r.Running || one.This // it serves this page, whatever it could report

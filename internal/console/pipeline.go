@@ -23,7 +23,6 @@ type pipelineData struct {
 	Sinks    []string // with a history of their own; "" is the pipeline's
 	Waiting  int64    // batches
 	Done     string   // what was done just now
-	Now      time.Time
 }
 
 func (s *Console) pipeline(w http.ResponseWriter, r *http.Request) {
@@ -33,7 +32,7 @@ func (s *Console) pipeline(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	report := s.config.Source.Report(r.Context())
-	d := pipelineData{Name: name, Sinks: []string{""}, Now: time.Now(), Done: r.URL.Query().Get("done")}
+	d := pipelineData{Name: name, Sinks: []string{""}, Done: r.URL.Query().Get("done")}
 	all := s.overviewOf(&report)
 	for _, one := range all.Problems {
 		if one.Pipeline == name {

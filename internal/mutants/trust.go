@@ -129,7 +129,7 @@ var trustMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestProjection_Bodies",
 	},
 	{
-		name: "a function's own search path is trusted, whoever may create in it",
+		name: "a function's own search path is trusted, although others may create in it",
 		file: "outbox/postgres/internal/custom/bodies.go",
 		old:  "ON lower(n.nspname) = ANY (b.path)",
 		new:  "ON false",

@@ -98,7 +98,7 @@ func TestProjection_Planters(t *testing.T) {
 	}
 }
 
-// TestProjection_Qualified: what a projection names with its schema was meant, whoever owns it. A name that the search path resolves is refused, where
+// TestProjection_Qualified: an object that a projection names with its schema is accepted, of any owner. A name that the search path resolves is refused, where
 // another owner has the same one. The parameter may stand twice.
 func TestProjection_Qualified(t *testing.T) {
 	t.Parallel()

@@ -216,7 +216,7 @@ func TestSend_InvalidHeaders(t *testing.T) {
 	})
 }
 
-// Whoever inserts events must not delete those that the stream has.
+// An application that inserts events must not delete messages of the stream.
 func TestSend_HeadersCommandNoStream(t *testing.T) {
 	t.Parallel()
 	for _, fast := range []bool{false, true} {
