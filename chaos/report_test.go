@@ -60,6 +60,7 @@ func (r *run) report(audits []audited, took time.Duration) {
 		sum.duplicates += a.duplicates
 		sum.lost += a.lost
 		sum.resolved += a.resolved
+		sum.excused += a.excused
 	}
 	line("all\t%d\t%d\t%d\t%d\t%d\t%d\t%d",
 		sum.committed, sum.rolledBack, sum.delivered, sum.dead, sum.waiting, sum.duplicates, sum.lost)
@@ -74,7 +75,8 @@ func (r *run) report(audits []audited, took time.Duration) {
 	line("wake: notify\t%d notifications received for outbox_events", r.ways.notifications.Load())
 	line("JetStream\t%d events published in fast batches, %d singly", r.ways.fast.Load(), r.ways.oneByOne.Load())
 	line("times producers waited for the backlog\t%d", p.waited.Load())
-	line("API\t%d requests, %d of them known already, %d refused", r.api.requests, r.api.repeated, r.api.refused)
+	line("API\t%d requests, %d of them known already, %d refused, %d duplicates of batches that were halved as suspects",
+		r.api.requests, r.api.repeated, r.api.refused, sum.excused)
 	line("took\t%v", took.Round(time.Second))
 	line("seed\t%d", r.seed)
 	line("again\t%s", r.again())

@@ -146,6 +146,7 @@ func (r *run) startRelays() {
 	}
 	r.check(command(r.t.Context(), program, "migrate", "-c", r.relays[0].config))
 	r.exec(tablesSQL)
+	r.exec(halvedSQL)
 	for _, p := range r.relays {
 		r.check(p.start())
 		r.t.Cleanup(func() { r.check(p.kill()) })
