@@ -46,6 +46,7 @@ type refusals struct {
 	until      time.Time // nothing is claimed before
 	tries      int       // since it refuses
 	held       bool      // batches are held since the last success
+	waitsAt    time.Time // when a refused batch was last put back to wait
 	last       error
 
 	projectedAt time.Time // when the last batch was leased of which an event was accepted: its projection worked then
@@ -190,7 +191,11 @@ func (d *refusals) remember(l *buffer.Lease, r *result, outcomes []buffer.Outcom
 	root := was.rootOf(l)
 	delete(d.batches, l.GroupID)
 	for i := range outcomes {
-		switch o := &outcomes[i]; {
+		o := &outcomes[i]
+		if o.Verdict == buffer.Retry && o.Outages == 0 && o.After > 0 {
+			d.waitsAt = now
+		}
+		switch {
 		case o.Verdict != buffer.Retry:
 		case isHeld(o):
 			part := refusal{at: now, root: root, held: true, alone: l.Len() == 1 || r.each != nil || r.split != nil}
@@ -215,6 +220,14 @@ func (d *refusals) remember(l *buffer.Lease, r *result, outcomes []buffer.Outcom
 			}
 		}
 	}
+}
+
+// heldSince reports whether a batch was refused and put back to wait since then. One that is refused again and again is so at least
+// every maximal backoff.
+func (d *refusals) heldSince(t time.Time) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.waitsAt.After(t)
 }
 
 // isHeld reports whether the events wait because the sink refuses everything.

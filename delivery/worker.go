@@ -423,8 +423,14 @@ func (w *Worker) ProbesDue(deferred []string) []string { return w.breakers.probe
 // Refusal is why the sink is taken to refuse everything; nil if it is not.
 func (w *Worker) Refusal() error { return w.refusals.err() }
 
-// Unprojected reports whether batches wait because the projection fails for each of their events, and none has shown since that it works for others.
-func (w *Worker) Unprojected() bool { return w.refusals.holdsUnprojected() }
+// HoldsBad reports whether batches wait because of their own data, as far as this process knows, and not for a sink that is away: the projection
+// fails for each of their events, and none has shown since that it works for others; or the sink refused them, and they are tried again.
+func (w *Worker) HoldsBad() bool {
+	if err := w.breakers.outage(); err != nil && !errors.Is(err, ErrProjection) {
+		return false
+	}
+	return w.refusals.holdsUnprojected() || w.refusals.heldSince(time.Now().Add(-2*w.config.Backoff.Max))
+}
 
 // Paused reports whether a batch that is due may have to wait, for the sink or for its address.
 func (w *Worker) Paused() bool {

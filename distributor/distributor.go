@@ -64,8 +64,8 @@ type Config struct {
 	// issue. MaxWaiting is the batches that may wait for a retry or a delete before
 	// claiming stops. Workers is the workers there are.
 	BatchSize, MaxBatches, MaxWaiting, Workers int
-	// ProbeFull reports whether a batch is claimed from time to time although MaxWaiting batches wait: after 5 s, and later up to every 5 min. What
-	// waits fails for its own data, it seems, and only another batch can show that. nil: never.
+	// ProbeFull reports whether a batch is claimed from time to time although MaxWaiting batches wait (see Probe). What waits fails for its own
+	// data, it seems, and only another batch can show that. nil: never.
 	ProbeFull func() bool
 	// Limits returns how many events a batch may hold now, and how many tickets may be out: at most BatchSize
 	// and Workers. It must be quick. A higher limit takes effect with the next report.
@@ -121,8 +121,7 @@ type Distributor struct {
 	counting      bool          // a count is under way
 	recount       bool          // was asked for since it began
 	failing       bool          // the last count failed
-	probeAt       time.Time     // no batch is claimed before although MaxWaiting wait
-	probeBackoff  time.Duration // between two of those
+	probe         Probe         // the claims although MaxWaiting batches wait
 	backpressured time.Time     // when MaxWaiting last stopped the claiming; zero: claiming resumed, and that was logged
 
 	wakeState
@@ -301,7 +300,7 @@ func (d *Distributor) onCount(ctx context.Context, c countResult) {
 	}
 	d.due, d.suspects, d.waiting = c.backlog.Due, c.backlog.Suspects, c.backlog.Waiting+c.backlog.Delivered
 	if !d.full() {
-		d.probeAt, d.probeBackoff = time.Time{}, 0
+		d.probe.Reset()
 	}
 	if c.fresh {
 		d.distribution++

@@ -53,11 +53,9 @@ func (d *Distributor) canClaim() bool {
 	return (d.hasTickets() || d.requested) && (!d.full() || d.canProbe())
 }
 
-const firstProbe, maxProbe = 5 * time.Second, 5 * time.Minute
-
 // canProbe reports whether a batch may be claimed although too many wait.
 func (d *Distributor) canProbe() bool {
-	return d.config.ProbeFull != nil && !time.Now().Before(d.probeAt) && d.config.ProbeFull()
+	return d.config.ProbeFull != nil && d.probe.Due(time.Now()) && d.config.ProbeFull()
 }
 
 // hasTickets reports whether the distribution has a ticket left, issued or not.
@@ -98,8 +96,7 @@ func (d *Distributor) issueTickets(ctx context.Context) {
 			d.issue(Ticket{Due: true, BatchSize: size})
 		case fresh:
 			if d.full() {
-				d.probeBackoff = min(max(2*d.probeBackoff, firstProbe), maxProbe)
-				d.probeAt = time.Now().Add(d.probeBackoff)
+				d.probe.Use(time.Now())
 			}
 			t := Ticket{BatchSize: size, distribution: noDistribution, requested: d.takeRequest(time.Now())}
 			if d.hasTickets() {

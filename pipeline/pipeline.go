@@ -42,10 +42,12 @@ type Pipeline struct {
 	limiter   *limiter
 
 	// With a router:
-	announced chan struct{} // it has put a batch into the queue
-	handed    chan handed   // batches for workers that it has reserved
-	idle      atomic.Int64  // workers that are free and not reserved
-	onIdle    func()        // is called when there is one more
+	announced chan struct{}     // it has put a batch into the queue
+	handed    chan handed       // batches for workers that it has reserved
+	idle      atomic.Int64      // workers that are free and not reserved
+	pace      distributor.Probe // of the probes that a router claims; owned by its distributor
+	probing   atomic.Bool       // the next batch that a router claims is one
+	onIdle    func()            // is called when there is one more
 }
 
 // New joins buffer and sink, which stay the caller's to close, after Run.
@@ -127,7 +129,7 @@ func (p *Pipeline) Run(ctx, stop context.Context) error {
 	d := distributor.New(p.buffer, distributor.Config{
 		Schedule: p.config.Schedule, Eager: !p.config.OnSchedule, Poll: p.config.Poll, Listener: p.config.Listener, IdlePoll: p.config.IdlePoll, Ordered: p.config.Ordered, BatchSize: p.config.BatchSize,
 		MaxBatches: p.config.MaxBatches, MaxWaiting: p.config.MaxWaiting, Workers: maxInFlight(p.config.Workers),
-		Limits: p.limiter.limits, Allow: p.worker.Allow, ProbeFull: p.worker.Unprojected, Observer: observer{p.config.Observer, p}, Log: p.config.Log,
+		Limits: p.limiter.limits, Allow: p.worker.Allow, ProbeFull: p.worker.HoldsBad, Observer: observer{p.config.Observer, p}, Log: p.config.Log,
 	})
 	c := claimer.New(p.buffer, claimer.Config{Lease: p.config.Lease, Log: p.config.Log})
 	var group errgroup.Group

@@ -93,16 +93,17 @@ func (r *Router) Run(ctx context.Context) error {
 // maxWait is how long allow waits for a free worker.
 const maxWait = 250 * time.Millisecond
 
-// allow lets events be claimed while a sink wants a batch, and waits for that a moment. What the others get then waits in their
-// queues, and costs a ledger row a batch.
+// allow lets events be claimed while a sink wants a batch, and waits for that a moment; or one batch, if it is time for a probe. What the
+// others get then waits in their queues, and costs a ledger row a batch.
 func (r *Router) allow(ctx context.Context) int {
 	wait := time.NewTimer(maxWait)
 	defer wait.Stop()
 	for {
-		for _, p := range r.sinks {
-			if p.wants() {
-				return routers
-			}
+		if r.anyWants() {
+			return routers
+		}
+		if r.probe(time.Now()) {
+			return 1
 		}
 		select {
 		case <-ctx.Done():
@@ -112,6 +113,25 @@ func (r *Router) allow(ctx context.Context) int {
 		case <-r.wanted:
 		}
 	}
+}
+
+// anyWants reports whether a sink wants a batch.
+func (r *Router) anyWants() bool {
+	for _, p := range r.sinks {
+		if p.wants() {
+			p.pace.Reset()
+			return true
+		}
+	}
+	return false
+}
+
+// probe reports whether a batch is claimed as a probe. It is one for every sink that is due for one.
+func (r *Router) probe(now time.Time) (due bool) {
+	for _, p := range r.sinks {
+		due = p.takeProbe(now) || due
+	}
+	return due
 }
 
 func (r *Router) onIdle() {
@@ -259,9 +279,21 @@ func (p *Pipeline) wants() bool {
 	return p.idle.Load() > 0 && !p.health.full(p.config.MaxWaiting) && (p.worker.TakesAll() || !p.health.waits() || p.worker.Refusal() != nil)
 }
 
-// reserve reserves a free worker for a batch that a router is about to claim. A half-open probe comes from the queue, when it is time for it.
+// takeProbe reports whether a batch should be claimed for this pipeline although it wants none, because those that wait for their own data may
+// be all that keeps it from wanting one. Batches that are due do not matter: they may be the same bad ones. The next batch is then the probe.
+func (p *Pipeline) takeProbe(now time.Time) bool {
+	if p.idle.Load() <= 0 || !p.pace.Due(now) || !p.worker.HoldsBad() {
+		return false
+	}
+	p.pace.Use(now)
+	p.probing.Store(true)
+	return true
+}
+
+// reserve reserves a free worker for a batch that a router is about to claim. A half-open probe comes from the queue, when it is time for it. A
+// probe of takeProbe does not: it would wait there behind the bad ones.
 func (p *Pipeline) reserve() bool {
-	if !p.wants() || !p.worker.TakesAll() {
+	if !p.probing.Swap(false) && (!p.wants() || !p.worker.TakesAll()) {
 		return false
 	}
 	if p.idle.Add(-1) >= 0 {

@@ -288,3 +288,59 @@ func TestRouter_Refusing(t *testing.T) {
 		return nil
 	})
 }
+
+// TestRouter_FullOfBad: one sink is away, and the other refuses as many batches as may wait, again and again. It gets the events behind them, one batch from
+// time to time. The sink that is away gets them later.
+func TestRouter_FullOfBad(t *testing.T) {
+	t.Parallel()
+	d := newDatabase(t)
+	toRedis, toOther := redisAt(t, testserver.SharedRedis(t)), redisAt(t, testserver.SharedRedis(t))
+	var away atomic.Bool
+	away.Store(true)
+	flaky := &sendHook{toRedis, func(_ context.Context, _ *buffer.Batch, next func() error) error {
+		if away.Load() {
+			return sink.Unavailable(errTest)
+		}
+		return next()
+	}}
+	bad, good := "bad-"+path.Base(d.url), "good-"+path.Base(d.url)
+	refuses := &sendHook{toOther, func(_ context.Context, b *buffer.Batch, next func() error) error {
+		refused := &sink.BatchError{}
+		for i := range b.Events {
+			if b.Events[i].Topic == bad {
+				refused.Events = append(refused.Events, sink.EventError{Index: i, Err: errTest})
+			}
+		}
+		if len(refused.Events) > 0 {
+			return refused
+		}
+		return next()
+	}}
+	const most = 3
+	routes := []buffer.Route{{Sink: "away", Match: []string{bad, good}, BatchSize: 1}, {Sink: "refuses", Match: []string{bad, good}, BatchSize: 1}}
+	b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: "relay", Connections: 24, Sinks: routes})
+	testkit.NoError(t, err)
+	startRoutedWith(t, b, map[string]sink.Sink{"away": flaky, "refuses": refuses}, func(c *pipeline.Config) {
+		c.MaxWaiting, c.MaxAttempts = most, 1<<20
+		c.Backoff = delivery.Backoff{Initial: 20 * time.Millisecond, Max: time.Hour, Multiplier: 1 << 20} // the second wait is that of the test
+	}, routes...)
+	d.insert(t, bad, most)
+	testserver.Eventually(t, func() error {
+		if n := queryValue[int](t, d, "SELECT count(*) FROM outbox_batches WHERE sink = 'refuses' AND state = 'waiting' AND attempts >= 2"); n < most {
+			return fmt.Errorf("%d batches were refused again and again", n)
+		}
+		return nil
+	})
+	for n := range 2 { // the second at the next probe
+		d.insert(t, good, 1)
+		toOther.expectArrivals(t, good, n+1)
+	}
+	testkit.Equal(t, "events at the sink that is away", toRedis.count(t, bad), 0)
+	away.Store(false)
+	testserver.Eventually(t, func() error {
+		if n := toRedis.count(t, bad); n < most {
+			return fmt.Errorf("%d of the events that the other sink refuses have arrived", n)
+		}
+		return nil
+	})
+}

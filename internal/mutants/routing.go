@@ -10,6 +10,20 @@ var routingMutants = []mutant{
 		pkg:  ".", test: "TestMaxWaiting_BadEvents",
 	},
 	{
+		name: "sinks whose bad batches are as many as may wait stop the claims for ever",
+		file: "pipeline/router.go",
+		old:  "		if r.probe(time.Now()) {\n",
+		new:  "		if false {\n",
+		pkg:  "./pipeline", test: "TestRouter_FullOfBad",
+	},
+	{
+		name: "a sink that is away gets another batch although as many wait as may",
+		file: "delivery/worker.go",
+		old:  "err != nil && !errors.Is(err, ErrProjection) {\n		return false",
+		new:  "false && err != nil {\n		return false",
+		pkg:  "./delivery", test: "TestHoldsBad",
+	},
+	{
 		name: "two settles of a claim do not wait for each other",
 		file: "outbox/postgres/internal/ledger/settle_routed.go",
 		old:  "	return []pg.Step{s.lockClaim()}\n",
