@@ -84,6 +84,13 @@ var sinkMutants = []mutant{
 	},
 	// NATS and HTTP.
 	{
+		name: "a NATS hook is not notified of an event that NATS does not take",
+		file: "sink/natssink/natssink.go",
+		old:  "reduce(b, results); reduced != nil {",
+		new:  "reduce(b, results); reduced != nil && false {",
+		pkg:  "./sink/natssink", test: "TestSend_DeadLetterIsReduced",
+	},
+	{
 		name: "a dead letter has its event's message id",
 		file: "sink/envelope.go",
 		old:  "		dst = append(append(dst, \":dead:\"...), d.GroupID.String()...)\n",

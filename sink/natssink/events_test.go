@@ -3,12 +3,14 @@ package natssink_test
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
@@ -276,21 +278,97 @@ func TestSend_RelayHeadersWin(t *testing.T) {
 func TestSend_DeadLetterOfInvalidHeaders(t *testing.T) {
 	singlyAndFast(t, func(t *testing.T, fast bool) {
 		o := newFixture(t, jetstream.StreamConfig{AllowBatchPublish: fast, AllowRollup: true})
-		headers := []string{`{"Nats-Rollup": "all", "good": "1"}`, `{"a": "two\nlines", "good": "1"}`, `{"two words": "x", "größe": "1", "": "2", "good": "1"}`, `[]`, `{"good": "1"}`}
+		headers := []string{
+			`{"Nats-Rollup": "all", "good": "1"}`, `{"Nats-TTL": "1h", "good": "1"}`, `{"nats-expected-last-sequence": "17", "good": "1"}`, `{"Nats-Expected-Stream": "OTHER", "good": "1"}`,
+			`{"a": "two\nlines", "good": "1"}`, `{"two words": "x", "größe": "1", "": "2", "good": "1"}`, `[]`, `{"good": "1"}`,
+		}
 		b := batch(slices.Repeat([]string{"orders.a"}, len(headers))...)
 		for i, h := range headers {
 			b.Events[i].Headers = outbox.Headers(h)
 			b.DeadLetters = append(b.DeadLetters, &buffer.DeadLetter{Pipeline: "p", GroupID: buffer.NewGroupID(), Error: "no"})
 		}
 		key := "two\nlines"
-		b.Events[4].Key = &key
+		b.Events[len(headers)-1].Key = &key
 		testkit.NoError(t, o.sink.Send(testkit.Timeout(t, sendTimeout), b))
 		var got []string
 		for _, a := range stored(t, o.stream) {
 			got = append(got, string(a.Headers))
 		}
-		testkit.Equal(t, "headers", got, []string{`{"good":"1"}`, `{"good":"1"}`, `{"good":"1"}`, "", `{"good":"1"}`})
+		testkit.Equal(t, "headers", got, append(slices.Repeat([]string{`{"good":"1"}`}, 6), "", `{"good":"1"}`))
 	})
+}
+
+// A hook is notified of an event that died because NATS does not take it at all: without what NATS does not take.
+func TestSend_DeadLetterIsReduced(t *testing.T) {
+	t.Parallel()
+	const room = 4096
+	long := strings.Repeat("ö", 5000)
+	for name, c := range map[string]struct {
+		stream   jetstream.StreamConfig
+		server   func(*server.Options)
+		template string
+		event    func(e *outbox.Event)
+		subject  string
+	}{
+		"too large for the server": {server: func(o *server.Options) { o.MaxPayload = room }, event: func(e *outbox.Event) { e.Payload = bytes.Repeat([]byte("7"), room) }},
+		"too large for the stream": {stream: jetstream.StreamConfig{MaxMsgSize: room}, event: func(e *outbox.Event) { e.Payload = bytes.Repeat([]byte("7"), room) }},
+		"headers too large": {event: func(e *outbox.Event) {
+			e.Headers = outbox.NewHeaders(map[string]string{"a": strings.Repeat("7", 1<<16)})
+		}},
+		"key too large":    {event: func(e *outbox.Event) { e.Key = new(strings.Repeat("7", 1<<16)) }},
+		"subject":          {template: "orders.{topic}", event: func(e *outbox.Event) { e.Topic = "a b..*.>.c\n" }, subject: "orders.a_b._._._.c_"},
+		"no topic":         {template: "orders.{topic}", event: func(e *outbox.Event) { e.Topic = "" }, subject: "orders._"},
+		"long subject":     {template: "orders.{topic}", event: func(e *outbox.Event) { e.Topic = long }, subject: "orders." + long[:252]},
+		"no key":           {template: "orders.{key}", event: func(*outbox.Event) {}, subject: "orders._"},
+		"reserved subject": {template: "{topic}.{key}", event: func(e *outbox.Event) { e.Topic = "$JS.API" }, subject: "_JS.API._"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			if c.server == nil {
+				c.server = func(*server.Options) {}
+			}
+			if c.template == "" {
+				c.template, c.subject = "orders.dead", "orders.dead"
+			}
+			o := newFixture(t, c.stream, c.server)
+			c.stream.Name, c.stream.Subjects = "OTHER", []string{"x.>", "_JS.>"}
+			other := addStream(t, o.client, c.stream)
+			hook := open(t, natssink.Config{URL: o.url, Subject: c.template})
+			b := batch("x", "x", "x")
+			key := "k"
+			for i := range b.Events {
+				b.DeadLetters = append(b.DeadLetters, &buffer.DeadLetter{Pipeline: "p", GroupID: buffer.NewGroupID(), Error: "no"})
+				b.Events[i].ID, b.Events[i].Key = int64(7+i), &key
+			}
+			b.DeadLetters[1].Error = strings.Repeat("é\x00", 1000)
+			b.Events[1].Key = nil
+			c.event(&b.Events[1])
+			for range 2 { // the second time they are duplicates
+				testkit.NoError(t, hook.Send(testkit.Timeout(t, sendTimeout), b))
+			}
+			all := append(stored(t, o.stream), stored(t, other)...)
+			testkit.Equal(t, "stored", len(all), len(b.Events))
+			stream := o.stream
+			if strings.HasPrefix(c.subject, "_JS") {
+				stream = other
+			}
+			m, err := stream.GetLastMsgForSubject(t.Context(), c.subject)
+			testkit.NoError(t, err)
+			for _, text := range []string{`"id":"8"`, `"left_out":"key, headers and payload"`, `"show":"relay dead show --pipeline p --id 8"`} {
+				if !strings.Contains(string(m.Data), text) {
+					t.Errorf("the payload is %s; want it to contain %s", m.Data, text)
+				}
+			}
+			var dead struct {
+				Error   string
+				GroupID string `json:"group_id"`
+			}
+			testkit.NoError(t, json.Unmarshal([]byte(m.Header.Get("Relay-Dead-Letter")), &dead))
+			if dead.GroupID != b.DeadLetters[1].GroupID.String() || len(dead.Error) > 512 || !strings.HasSuffix(dead.Error, "…") || !utf8.ValidString(dead.Error) {
+				t.Errorf("the dead letter is %+v", dead)
+			}
+		})
+	}
 }
 
 // A dead-letter hook may publish to the stream that takes the event when it is replayed.

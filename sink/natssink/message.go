@@ -116,7 +116,7 @@ func (p *publisher) prepare(i int, subject, reply string) error {
 		if isRelayHeader(name) || p.cloudEvents && isCloudEventHeader(name) {
 			continue
 		}
-		if dead && (!isHeaderName(name) || !isHeaderValue(value) || commandsStream(name)) {
+		if dead && (!isHeaderName(name) || !isHeaderValue(value) || isServerHeader(name)) {
 			continue // it may have died of this header, and a hook must be notified of everything
 		}
 		if !isHeaderValue(value) {
@@ -138,10 +138,15 @@ func isRelayHeader(name string) bool {
 // commandsStream reports whether a header of an event is an instruction for the stream that may concern other messages: Nats-Rollup deletes
 // them. What concerns the message alone is allowed: how long it lasts, and when the stream must not accept it. It ignores case.
 func commandsStream(name string) bool {
-	is := func(prefix string) bool {
-		return len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix)
-	}
-	return is("Nats-") && !strings.EqualFold(name, "Nats-TTL") && !is("Nats-Expected-")
+	return isServerHeader(name) && !strings.EqualFold(name, "Nats-TTL") && !hasPrefix(name, "Nats-Expected-")
+}
+
+// isServerHeader reports whether a header is one that the server may read. It ignores case.
+func isServerHeader(name string) bool { return hasPrefix(name, "Nats-") }
+
+// hasPrefix ignores case.
+func hasPrefix(name, prefix string) bool {
+	return len(name) >= len(prefix) && strings.EqualFold(name[:len(prefix)], prefix)
 }
 
 // isHeaderName reports whether nats.go sends a header of this name: a token of RFC 9110.
@@ -181,8 +186,7 @@ const (
 
 // isCloudEventHeader reports whether a header belongs to the CloudEvent. It ignores case.
 func isCloudEventHeader(name string) bool {
-	return strings.EqualFold(name, headerContentType) ||
-		len(name) >= len(attributePrefix) && strings.EqualFold(name[:len(attributePrefix)], attributePrefix)
+	return strings.EqualFold(name, headerContentType) || hasPrefix(name, attributePrefix)
 }
 
 // setAttributes makes the message a CloudEvent in binary mode, as the NATS Protocol Binding for CloudEvents

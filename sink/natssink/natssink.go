@@ -31,6 +31,9 @@
 //	receive the answers                  connection.go
 //	classifyAck: each event's result     ack.go
 //	combine the results into one error   ack.go
+//
+// Of a dead letter the event's own headers that begin with Nats- are left out. If NATS does not take it all the same, it is sent once more, reduced to what
+// an operator needs to find it (deadletter.go).
 package natssink
 
 import (
@@ -119,12 +122,10 @@ func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	for i := range b.Events {
 		subjects[i], results[i] = s.subjectOf(&b.Events[i])
 	}
-	answered, finish := context.WithCancel(ctx)
-	defer finish()
-	groups := s.groups(ctx, c, b, subjects)
-	f := c.register(subjects, results, finish)
-	s.publish(answered, c, f, b, groups)
-	results = c.complete(f, s.await(answered, c))
+	results = s.exchange(ctx, c, b, subjects, results)
+	if reduced, indexes := reduce(b, results); reduced != nil {
+		s.sendReduced(ctx, c, b, reduced, indexes, subjects, results)
+	}
 	err = combine(subjects, results, s.subject.Fixed())
 	if err != nil && slices.ContainsFunc(results, func(err error) bool { return errors.Is(err, errNoStream) }) {
 		c.mu.Lock()
@@ -138,6 +139,29 @@ func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 		}
 	}
 	return err
+}
+
+// exchange publishes the events that have no result yet, and waits for theirs.
+func (s *Sink) exchange(ctx context.Context, c *connection, b *buffer.Batch, subjects []string, results []error) []error {
+	answered, finish := context.WithCancel(ctx)
+	defer finish()
+	groups := s.groups(ctx, c, b, subjects)
+	f := c.register(subjects, results, finish)
+	s.publish(answered, c, f, b, groups)
+	return c.complete(f, s.await(answered, c))
+}
+
+// sendReduced sends the reduced notifications of the dead letters at these indexes, and replaces their results.
+func (s *Sink) sendReduced(ctx context.Context, c *connection, b, reduced *buffer.Batch, indexes []int, subjects []string, results []error) {
+	own, errs := make([]string, len(indexes)), make([]error, len(indexes))
+	for at, i := range indexes {
+		if own[at] = subjects[i]; own[at] == "" {
+			own[at], errs[at] = s.reducedSubjectOf(&b.Events[i])
+		}
+	}
+	for at, err := range s.exchange(ctx, c, reduced, own, errs) {
+		subjects[indexes[at]], results[indexes[at]] = own[at], err
+	}
 }
 
 // publish publishes the groups as fast batches, then singly the events that these leave without a result.
