@@ -151,11 +151,18 @@ func (r *recipe) deliver() {
 // drained waits until nothing is left, while the number decreases.
 func (r *recipe) drained() {
 	r.t.Helper()
+	r.drainedWith(func() {})
+}
+
+// drainedWith is drained, and calls more whenever the number has not decreased.
+func (r *recipe) drainedWith(more func()) {
+	r.t.Helper()
 	sql := fmt.Sprintf("SELECT (SELECT count(*) FROM %s) + (SELECT count(*) FROM %s)", r.buffer, r.ledger)
 	for left := r.id(sql); left > 0; {
 		before := left
 		testkit.Eventually(r.t, func() error {
 			if left = r.id(sql); left >= before {
+				more()
 				return fmt.Errorf("%d events and batches are left", left)
 			}
 			return nil

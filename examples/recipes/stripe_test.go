@@ -1,6 +1,8 @@
 package recipes_test
 
 import (
+	"maps"
+	"slices"
 	"strconv"
 	"testing"
 )
@@ -13,6 +15,10 @@ func stripe(t *testing.T, program string) {
 
 	var good []string
 	bad := map[string]string{}
+	insert := func(i int, card string, cents int) (id string) {
+		r.exec("INSERT INTO invoices (customer, payment_method, cents) VALUES ($1, $2, $3)", "cus_"+strconv.Itoa(i), card, cents)
+		return strconv.FormatInt(r.id("SELECT max(id) FROM outbox_events"), 10)
+	}
 	for i := range 200 {
 		card, cents := "pm_card_visa", 1000+i
 		switch i % 20 {
@@ -21,8 +27,7 @@ func stripe(t *testing.T, program string) {
 		case 9:
 			cents = i % 50
 		}
-		r.exec("INSERT INTO invoices (customer, payment_method, cents) VALUES ($1, $2, $3)", "cus_"+strconv.Itoa(i), card, cents)
-		id := strconv.FormatInt(r.id("SELECT max(id) FROM outbox_events"), 10)
+		id := insert(i, card, cents)
 		switch i % 20 {
 		case 3:
 			bad[id] = "card_declined: Your card was declined."
@@ -32,7 +37,14 @@ func stripe(t *testing.T, program string) {
 			good = append(good, id)
 		}
 	}
-	r.deliver()
+	run := r.start()
+	// A bad event that is sent after the last good one waits for another one, which shows that Stripe accepts events.
+	r.drainedWith(func() {
+		if r.id("SELECT count(*) FROM outbox_events WHERE NOT id::text = ANY ($1)", slices.Collect(maps.Keys(bad))) == 0 {
+			good = append(good, insert(200+len(good), "pm_card_visa", 1000))
+		}
+	})
+	run.stop()
 	server.want(good, bad, r.dead())
 	if server.intents != len(good) {
 		t.Errorf("%d payments were made; expected %d", server.intents, len(good))
