@@ -142,8 +142,8 @@ type DeadLetters interface {
 	// only behind the last one.
 	ListDead(ctx context.Context, f DeadFilter, after *DeadKey, limit int) ([]DeadEvent, error)
 
-	// ListNewestDead lists up to limit dead letters that match, the one that died last first, without payload, headers and row: it is
-	// for people. It reads all that match, and keeps no more than limit in memory.
+	// ListNewestDead lists up to limit dead letters that match, the one that died last first, without payload, headers and row, and with
+	// the first 4096 characters of topic, key and error: it is for people. It reads all that match, and keeps no more than limit in memory.
 	ListNewestDead(ctx context.Context, f DeadFilter, limit int) ([]DeadEvent, error)
 
 	// CountDead counts the dead letters that match, the closed ones too. It ignores f.Closed.

@@ -3,8 +3,10 @@ package buffertest
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -16,6 +18,7 @@ var deadCases = []testCase{
 	{name: "dead/applies filters", run: deadFilters},
 	{name: "dead/lists page by page", run: deadPages},
 	{name: "dead/lists the newest first", run: deadNewest},
+	{name: "dead/lists the newest with short texts", run: deadNewestShort},
 	{name: "dead/separates pipelines", run: deadNeighbours},
 }
 
@@ -196,6 +199,25 @@ func deadPages(t *testing.T, h Harness) {
 			after = &got[len(got)-1]
 		}
 		equal(t, fmt.Sprintf("dead letters in pages of %d", limit), got, want)
+	}
+}
+
+// A list for people has no more of a long text than they read, or 1000 dead letters would take gigabytes.
+func deadNewestShort(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	const most = 4096
+	long := strings.Repeat("ü", most+1)
+	bury(t, f, long, outbox.Event{Topic: long, Key: &long, Payload: []byte("1")})
+	got, err := f.Buffer.ListNewestDead(t.Context(), buffer.DeadFilter{Topic: long}, 100)
+	ok(t, "ListNewestDead", err)
+	equal(t, "dead letters", len(got), 1)
+	for name, text := range map[string]string{"topic": got[0].Topic, "key": *got[0].Key, "error": got[0].Error} {
+		equal(t, "characters of the "+name, utf8.RuneCountInString(text), most)
+	}
+	all, err := f.Buffer.ListDead(t.Context(), buffer.DeadFilter{}, nil, 100)
+	ok(t, "ListDead", err)
+	if all[0].Topic != long || *all[0].Key != long || !strings.HasPrefix(all[0].Error, long) {
+		t.Error("ListDead cuts what it lists")
 	}
 }
 

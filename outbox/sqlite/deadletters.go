@@ -67,8 +67,8 @@ ORDER BY event_id, group_id LIMIT ?11`
 
 	// No index has died_at: the newest are kept while all that match are read, as a count does. Payloads are not read.
 	listNewestSQL = `
-SELECT rowid, event_id, topic, key, x'', NULL, created_at,
-       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, closed_by, ` + presentNameSQL + `, NULL
+SELECT rowid, event_id, substr(topic, 1, 4096), substr(key, 1, 4096), x'', NULL, created_at,
+       pipeline, group_id, attempts, substr(error, 1, 4096), died_at, notified_at, closed_at, closed_as, closed_by, ` + presentNameSQL + `, NULL
 FROM outbox_dead_letters
 WHERE rowid IN (
   SELECT rowid FROM outbox_dead_letters WHERE (?9 OR closed_at IS NULL) AND ` + matchSQL + `

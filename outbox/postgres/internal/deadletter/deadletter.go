@@ -120,14 +120,17 @@ func (l *DeadLetters) ListDead(ctx context.Context, f buffer.DeadFilter, after *
 	return rows.dead, l.base.Explain(ctx, "listing dead letters", err)
 }
 
-// No index has died_at: the server keeps the newest while it reads what matches, as the count does. Payloads are not read.
+// No index has died_at: the server keeps the newest while it reads what matches, as the count does. Payloads are not read, and long texts only of
+// those that are listed.
 const newestSQL = `
-SELECT d.event_id, d.topic, d.key, d.created_at, d.group_id, d.attempts, d.error, d.died_at, d.notified_at, d.closed_at, d.closed_as, d.closed_by, d.event_uuid,
-       ` + presentNameSQL + `
-FROM outbox_dead_letters d
-WHERE ` + matchSQL + `
-  AND ($9::boolean OR d.closed_at IS NULL)
-ORDER BY d.died_at DESC, d.event_id DESC, d.group_id DESC LIMIT $10::bigint`
+SELECT d.event_id, left(d.topic, 4096), left(d.key, 4096), d.created_at, d.group_id, d.attempts, left(d.error, 4096),
+       d.died_at, d.notified_at, d.closed_at, d.closed_as, d.closed_by, d.event_uuid, ` + presentNameSQL + `
+FROM (
+  SELECT d.* FROM outbox_dead_letters d
+  WHERE ` + matchSQL + `
+    AND ($9::boolean OR d.closed_at IS NULL)
+  ORDER BY d.died_at DESC, d.event_id DESC, d.group_id DESC LIMIT $10::bigint) d
+ORDER BY d.died_at DESC, d.event_id DESC, d.group_id DESC`
 
 // ListNewestDead implements buffer.DeadLetters.
 func (l *DeadLetters) ListNewestDead(ctx context.Context, f buffer.DeadFilter, limit int) (all []buffer.DeadEvent, err error) {
