@@ -5,15 +5,17 @@
 //	bearer, or Basic       scripts; Basic with the token as the password and any name
 //	session cookie         the console, after a login with the token
 //
-// A session is a cookie with the token's name and its end, signed with a key that is derived from all tokens. So it is valid in every
-// process with the same tokens, survives a restart, and ends when a token changes.
+// A session is a cookie with an id, the token's name and its end, signed with a key that is derived from all tokens. So it is valid in every
+// process with the same tokens, survives a restart, and ends when a token changes. A logout ends it in the process that it is sent to.
 package access
 
 import (
 	"crypto/hmac"
+	"crypto/rand"
 	"crypto/sha256"
 	"crypto/subtle"
 	"encoding/base64"
+	"iter"
 	"net"
 	"net/http"
 	"net/netip"
@@ -49,6 +51,7 @@ const cookie = "relay_session"
 type Guard struct {
 	tokens []Token
 	key    [sha256.Size]byte
+	ended  endedSessions
 }
 
 // New returns a guard of these tokens. Without tokens it lets in all requests to localhost or an IP address.
@@ -110,13 +113,16 @@ func (g *Guard) Login(secret string) (u User, ok bool) {
 
 // Begin begins a session. secure: the browser must send it over TLS only.
 func (g *Guard) Begin(w http.ResponseWriter, u User, secure bool) {
-	text := strconv.FormatInt(time.Now().Add(SessionLasts).Unix(), 10) + " " + strconv.FormatBool(u.ReadOnly) + " " + u.Name
+	text := strconv.FormatInt(time.Now().Add(SessionLasts).Unix(), 10) + " " + strconv.FormatBool(u.ReadOnly) + " " + rand.Text() + " " + u.Name
 	value := base64.RawURLEncoding.EncodeToString([]byte(text)) + "." + base64.RawURLEncoding.EncodeToString(g.sign(text))
 	http.SetCookie(w, &http.Cookie{Name: cookie, Value: value, MaxAge: int(SessionLasts.Seconds()), HttpOnly: true, Secure: secure, SameSite: http.SameSiteStrictMode})
 }
 
-// End ends the session in this browser.
-func (g *Guard) End(w http.ResponseWriter) {
+// End ends the session of a request: in the browser, and in this process for whoever has its cookie.
+func (g *Guard) End(w http.ResponseWriter, r *http.Request) {
+	for s := range g.sessions(r) {
+		g.ended.add(s)
+	}
 	http.SetCookie(w, &http.Cookie{Name: cookie, MaxAge: -1, HttpOnly: true, SameSite: http.SameSiteStrictMode})
 }
 
@@ -127,25 +133,48 @@ func (g *Guard) sign(text string) []byte {
 }
 
 func (g *Guard) bySession(r *http.Request) (User, bool) {
-	for _, c := range r.CookiesNamed(cookie) { // another path may have one of the same name
-		text, signature, _ := strings.Cut(c.Value, ".")
-		said, err := base64.RawURLEncoding.DecodeString(text)
-		if err != nil {
-			continue
-		}
-		mac, err := base64.RawURLEncoding.DecodeString(signature)
-		if err != nil || !hmac.Equal(mac, g.sign(string(said))) {
-			continue
-		}
-		parts := strings.SplitN(string(said), " ", 3)
-		if len(parts) != 3 {
-			continue
-		}
-		if ends, err := strconv.ParseInt(parts[0], 10, 64); err == nil && time.Now().Unix() < ends {
-			return User{Name: parts[2], ReadOnly: parts[1] == "true"}, true
-		}
+	for s := range g.sessions(r) {
+		return s.user, true
 	}
 	return User{}, false
+}
+
+// session is what a cookie says.
+type session struct {
+	id   string
+	ends time.Time
+	user User
+}
+
+// sessions yields the valid sessions of a request.
+func (g *Guard) sessions(r *http.Request) iter.Seq[session] {
+	return func(yield func(session) bool) {
+		for _, c := range r.CookiesNamed(cookie) { // another path may have one of the same name
+			if s, ok := g.session(c.Value); ok && !g.ended.has(s) && !yield(s) {
+				return
+			}
+		}
+	}
+}
+
+// session reads a cookie. It returns false if the cookie is not signed, or over.
+func (g *Guard) session(value string) (s session, ok bool) {
+	text, signature, _ := strings.Cut(value, ".")
+	said, err := base64.RawURLEncoding.DecodeString(text)
+	if err != nil {
+		return s, false
+	}
+	mac, err := base64.RawURLEncoding.DecodeString(signature)
+	if err != nil || !hmac.Equal(mac, g.sign(string(said))) {
+		return s, false
+	}
+	parts := strings.SplitN(string(said), " ", 4)
+	if len(parts) != 4 {
+		return s, false
+	}
+	ends, err := strconv.ParseInt(parts[0], 10, 64)
+	s = session{id: parts[2], ends: time.Unix(ends, 0), user: User{Name: parts[3], ReadOnly: parts[1] == "true"}}
+	return s, err == nil && time.Now().Before(s.ends)
 }
 
 // isLocalHost reports whether the Host of a request is localhost or an address.

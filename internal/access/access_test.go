@@ -76,6 +76,36 @@ func TestSession(t *testing.T) {
 	})
 }
 
+// TestSession_Ended: after a logout the cookie is of no use in this process, and no other session ends. The memory of ended sessions is bounded.
+func TestSession_Ended(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		g := New(anna, guest)
+		ended, other := sessionOf(t, g, anna.Secret), sessionOf(t, g, anna.Secret) // in the same second
+		g.End(httptest.NewRecorder(), ended)
+		if u, ok := g.User(ended); ok {
+			t.Errorf("the session of %v is valid after its end", u)
+		}
+		if _, ok := g.User(other); !ok {
+			t.Error("another session has ended, too")
+		}
+		<-time.After(time.Second)
+		for range maxEnded {
+			g.End(httptest.NewRecorder(), sessionOf(t, g, anna.Secret))
+		}
+		last := sessionOf(t, g, anna.Secret)
+		g.End(httptest.NewRecorder(), last)
+		if _, ok := g.User(last); ok || len(g.ended.by) != maxEnded {
+			t.Errorf("%d ended sessions are remembered; the last one is valid: %v", len(g.ended.by), ok)
+		}
+		<-time.After(SessionLasts)
+		g.End(httptest.NewRecorder(), sessionOf(t, g, anna.Secret))
+		if len(g.ended.by) != 1 {
+			t.Errorf("%d ended sessions are remembered; want the only one that is not over", len(g.ended.by))
+		}
+	})
+}
+
 // TestProtectChange: what changes something needs a user who may, and is not asked for by another site.
 func TestProtectChange(t *testing.T) {
 	t.Parallel()

@@ -106,6 +106,9 @@ func doneText(act admin.Action, d *confirmData) string {
 func chosenOf(chosen []string) (pipeline string, ids []string, err error) {
 	for _, one := range chosen {
 		name, id, _ := strings.Cut(one, " ")
+		if name == "" || id == "" {
+			return "", nil, fmt.Errorf("chosen is %q; expected PIPELINE ID", one)
+		}
 		if pipeline != "" && name != pipeline {
 			return "", nil, fmt.Errorf("the selection has dead letters of %s and %s; expected those of one pipeline: filter the list by pipeline", pipeline, name)
 		}

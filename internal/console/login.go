@@ -28,7 +28,7 @@ func (s *Console) login(w http.ResponseWriter, r *http.Request) {
 }
 
 func (s *Console) logout(w http.ResponseWriter, r *http.Request) {
-	s.config.Guard.End(w)
+	s.config.Guard.End(w, r)
 	redirect(w, root(r)+"login")
 }
 

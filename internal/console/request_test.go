@@ -50,6 +50,33 @@ func post(t *testing.T, to string, form url.Values, change ...func(*http.Request
 	return send(t, r, change...)
 }
 
+// TestChange_ChosenWithoutID: a selection that names no dead letter selects none, and not all.
+func TestChange_ChosenWithoutID(t *testing.T) {
+	t.Parallel()
+	s := open(t, "")
+	s.insert(t, "bad.one", "1")
+	s.expectDead(t, 1)
+	for _, chosen := range []string{"orders ", "orders", " 1", ""} {
+		form := url.Values{"action": {"discard"}, "confirmed": {"1"}, "chosen": {chosen}}
+		got := post(t, s.url+"/dead/change", form, func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) })
+		testkit.Equal(t, "status of chosen="+chosen, got.StatusCode, http.StatusBadRequest)
+	}
+	testkit.Equal(t, "dead letters left", s.count(t, "SELECT count(*) FROM outbox_dead_letters WHERE closed_at IS NULL"), 1)
+}
+
+// TestLogout: the cookie of a session that has ended is of no use.
+func TestLogout(t *testing.T) {
+	t.Parallel()
+	s := open(t, "")
+	session := post(t, s.url+"/login", url.Values{"token": {token}}).Cookies()[0]
+	with := func(r *http.Request) { r.AddCookie(session) }
+	testkit.Equal(t, "status before", get(t, s.url+"/", with).StatusCode, http.StatusOK)
+	testkit.Equal(t, "status of the logout", post(t, s.url+"/logout", nil, with).StatusCode, http.StatusSeeOther)
+	if got := get(t, s.url+"/", with); got.StatusCode == http.StatusOK {
+		t.Errorf("the cookie is valid after a logout: %d", got.StatusCode)
+	}
+}
+
 // TestForgedRequests: another site changes nothing, and logs nobody in or out.
 func TestForgedRequests(t *testing.T) {
 	t.Parallel()
