@@ -1,166 +1,243 @@
 package postgres_test
 
 import (
-	"errors"
-	"net/url"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/outboxrelay/relay/outbox/buffer"
-	"github.com/outboxrelay/relay/outbox/buffertest"
-	"github.com/outboxrelay/relay/outbox/postgres"
 )
 
-// TestProjection_Planters: the projection of a superuser is refused while another role could make what it calls. The error names who has the privilege,
-// and its fix works.
-func TestProjection_Planters(t *testing.T) {
+// all of it, as SQL: the statements that a fix names.
+var (
+	fixOfSchema = regexp.MustCompile(`^(REVOKE CREATE ON SCHEMA .+ FROM \S+|ALTER SCHEMA .+ OWNER TO \S+)$`)
+	fixOfObject = regexp.MustCompile(`^(DROP .*); or look at it and, if it is meant, (ALTER .* OWNER TO \S+)$`)
+)
+
+// TestProjection_Creators: a projection is refused, as a superuser and as a role with few privileges, while a role that is not trusted could create what it
+// calls. The error names the schema, that role and its privilege, and the fix works. Nobody else is refused.
+func TestProjection_Creators(t *testing.T) {
 	t.Parallel()
-	p := newMigratedDB(t, buffertest.Options{})
-	exec := func(sql string) {
-		t.Helper()
-		_, err := p.pool.Exec(t.Context(), sql)
-		check(t, err)
-	}
-	role := func(name string) string {
-		t.Helper()
-		u, err := url.Parse(p.asRole(t, name))
-		check(t, err)
-		return u.User.Username()
-	}
-	planter, group, member, database := role("planter"), role("owners"), role("member"), pgx.Identifier{query(t, p.pool, "SELECT current_database()", pgx.RowTo[string])[0]}.Sanitize()
-	exec("ALTER ROLE " + group + " NOLOGIN; ALTER ROLE " + member + " NOINHERIT")
-	exec("CREATE TABLE parents (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text, group_id uuid)")
-	_, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: "parents", Custom: true})
-	check(t, err)
-	refused := func() string {
-		t.Helper()
-		b, err := postgres.Open(postgres.Config{
-			URL: p.url, Table: "parents", Pipeline: "parents", Custom: buffer.CustomTable{ID: "id", Project: "SELECT e.id, e.name AS payload FROM {events} e"},
-		})
-		check(t, err)
-		defer func() { check(t, b.Close()) }()
-		if err = b.Check(t.Context()); err == nil {
-			return ""
-		}
-		if !errors.Is(err, buffer.ErrNotReady) {
-			t.Fatal(err)
-		}
-		return err.Error()
-	}
-	fix := regexp.MustCompile(`REVOKE CREATE ON \S+ \S+ FROM \S+`)
-	for _, c := range []struct {
-		what, sql string
-		want      []string // nothing: it is not refused
-		undo      string   // what the fix leaves
+	const (
+		content   = "to_jsonb(e)"
+		elsewhere = "app.content(e.id)"
+		toOther   = "GRANT {other} TO {shop}; ALTER ROLE {shop} NOINHERIT; "
+	)
+	for name, c := range map[string]struct {
+		granted, payload string
+		want             string // of the text; nothing: it is not refused
 	}{
-		{"nobody may create", "", nil, ""},
-		{"in the schema", "GRANT CREATE ON SCHEMA public TO " + planter, []string{"role " + planter, planter + " has CREATE ON SCHEMA public"}, ""},
-		{"everybody", "GRANT CREATE ON SCHEMA public TO PUBLIC", []string{"every role may create", "PUBLIC has CREATE ON SCHEMA public"}, ""}, // also if there is no other yet
-		{`in a schema "$user" that does not exist`, "GRANT CREATE ON DATABASE " + database + " TO " + planter, []string{"role " + planter, planter + " has CREATE ON DATABASE"}, ""},
-		{"as a role that nobody may become", "GRANT CREATE ON SCHEMA public TO " + group, nil, "REVOKE CREATE ON SCHEMA public FROM " + group},
-		{
-			"as another role, by SET ROLE", "GRANT " + group + " TO " + member + "; GRANT CREATE ON SCHEMA public TO " + group,
-			[]string{"role " + member, group + " has CREATE ON SCHEMA public"},
-			"",
-		},
-		{
-			"as another role, in a new schema", "GRANT CREATE ON DATABASE " + database + " TO " + group,
-			[]string{"role " + member, group + " has CREATE ON DATABASE"},
-			"",
-		},
-		{
-			"as the owner of a schema", "CREATE SCHEMA app AUTHORIZATION " + group + "; ALTER DATABASE " + database + ` SET search_path = "$user", public, app`,
-			[]string{"role " + member, group + " has CREATE ON SCHEMA app"},
-			"",
-		},
-		{"the owner of the event table", "ALTER TABLE parents OWNER TO " + planter + "; GRANT CREATE ON SCHEMA public TO " + planter, nil, ""},
+		"Privilege":        {"GRANT CREATE ON SCHEMA public TO {shop}", content, "schema public, and role {shop} can create there what it calls; it would run with the relay's rights: {shop} has CREATE ON SCHEMA public"},
+		"Public":           {"GRANT CREATE ON SCHEMA public TO PUBLIC", content, "schema public, and every role can create there what it calls; it would run with the relay's rights: PUBLIC has CREATE ON SCHEMA public"},
+		"Member":           {toOther + "GRANT CREATE ON SCHEMA public TO {other}", content, "role {shop} can create there what it calls; it would run with the relay's rights: {other} has CREATE ON SCHEMA public"},
+		"Owner":            {"ALTER SCHEMA app OWNER TO {shop}; ALTER ROLE {relay} SET search_path = public, app; ALTER DATABASE {database} SET search_path = public, app", content, "schema app, which belongs to {shop}: role {shop} can create"},
+		"OwnerRevoked":     {"ALTER SCHEMA app OWNER TO {shop}; REVOKE ALL ON SCHEMA app FROM {shop}; GRANT USAGE ON SCHEMA app TO PUBLIC", elsewhere, "schema app, which belongs to {shop}: role {shop} can create"},
+		"MemberOfOwner":    {toOther + "ALTER SCHEMA app OWNER TO {other}", elsewhere, "schema app, which belongs to {other}: role {shop} can create"},
+		"Named":            {"GRANT CREATE ON SCHEMA app TO {shop}", elsewhere, "{shop} has CREATE ON SCHEMA app"},
+		"NamedUpper":       {"GRANT CREATE ON SCHEMA app TO {shop}", "APP . content(e.id)", "{shop} has CREATE ON SCHEMA app"},
+		"NamedQuoted":      {"GRANT CREATE ON SCHEMA app TO {shop}", `"app".content(e.id)`, "{shop} has CREATE ON SCHEMA app"},
+		"NamedComment":     {"GRANT CREATE ON SCHEMA app TO {shop}", "app/* */.content(e.id)", "{shop} has CREATE ON SCHEMA app"},
+		"NamedEscaped":     {"GRANT CREATE ON SCHEMA app TO {shop}", `U&"\0061pp".content(e.id)`, "{shop} has CREATE ON SCHEMA app"},
+		"NamedOperator":    {"GRANT CREATE ON SCHEMA app TO {shop}", "e.name OPERATOR(app.||) e.name", "{shop} has CREATE ON SCHEMA app"},
+		"NamedWithBlank":   {`ALTER SCHEMA app RENAME TO "my ""app"; GRANT CREATE ON SCHEMA "my ""app" TO {shop}`, `"my ""app".content(e.id)`, `{shop} has CREATE ON SCHEMA "my ""app"`},
+		"EventTable":       {"GRANT CREATE ON SCHEMA public TO {shop}; ALTER ROLE {relay} SET search_path = app; ALTER DATABASE {database} SET search_path = app", "'1'", "{shop} has CREATE ON SCHEMA public"},
+		"NotSearched":      {"GRANT CREATE ON SCHEMA app TO {shop}", content, ""},
+		"NotNamed":         {"GRANT CREATE ON SCHEMA app TO {shop}", "to_jsonb('myapp.content'::text)", ""},
+		"NewSchema":        {"GRANT ALL ON DATABASE {database} TO {shop}", content, ""}, // see TestProjection_FixedPath
+		"NobodyIsMember":   {"GRANT CREATE ON SCHEMA public TO {other}", content, ""},
+		"OwnerOfEvents":    {"GRANT CREATE ON SCHEMA public TO {owner}", content, ""},
+		"MemberOfTheOwner": {"GRANT CREATE ON SCHEMA public TO {shop}; GRANT {owner} TO {shop}", content, ""},
+		"OwnerOfDatabase":  {"GRANT CREATE ON SCHEMA public TO {shop}; ALTER DATABASE {database} OWNER TO {shop}", content, ""},
+		"OwnerOfSchema":    {"ALTER SCHEMA public OWNER TO {shop}", content, ""},
+		"Relay":            {"GRANT CREATE ON SCHEMA public TO {relay}", content, ""},
+		"MemberOfRelay":    {"GRANT CREATE ON SCHEMA public TO {shop}; GRANT {relay} TO {shop}", content, ""},
+		"GroupOfRelay":     {"GRANT CREATE ON SCHEMA public TO {other}; GRANT {other} TO {relay}", content, ""},
+		"GroupOfBoth":      {"GRANT CREATE ON SCHEMA public TO {other}; GRANT {other} TO {relay}, {shop}", content, "can create there what it calls; it would run with the relay's rights: {other} has"},
 	} {
-		for statement := range strings.SplitSeq(c.sql, ";") {
-			exec(statement)
-		}
-		got := refused()
-		if len(c.want) == 0 && got != "" {
-			t.Errorf("%s: %s", c.what, got)
-		}
-		for _, part := range c.want {
-			if !strings.Contains(got, "rights of superuser") || !strings.Contains(got, part) {
-				t.Errorf("%s: %q, want %q", c.what, got, part)
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlanting(t)
+			p.as(t, "owner", "CREATE FUNCTION app.content(bigint) RETURNS jsonb LANGUAGE plpgsql AS $$ BEGIN RETURN to_jsonb($1); END $$")
+			p.as(t, "", c.granted)
+			roles := []string{"relay", "superuser"}
+			if strings.HasSuffix(name, "Relay") { // that of the superuser is no such role
+				roles = roles[:1]
 			}
-		}
-		exec(fix.FindString(got))
-		exec(c.undo)
-		if got := refused(); got != "" {
-			t.Fatalf("%s, after the fix: %s", c.what, got)
-		}
+			fix := ""
+			for _, role := range roles {
+				found := p.refused(t, role, c.payload)
+				if c.want == "" {
+					if len(found) > 0 {
+						t.Errorf("as %s: %+v", role, found)
+					}
+					continue
+				}
+				if len(found) != 1 || !strings.Contains(found[0].Text, p.named(c.want)) || !fixOfSchema.MatchString(found[0].Fix) {
+					t.Fatalf("as %s: %+v, want %q", role, found, p.named(c.want))
+				}
+				b := p.open(t, p.urls[role], c.payload)
+				if !slices.Contains(b.Diagnose(t.Context()), found[0]) {
+					t.Errorf("as %s: doctor does not say %+v", role, found[0])
+				}
+				check(t, b.Close())
+				fix = found[0].Fix
+			}
+			p.as(t, "", fix)
+			for _, role := range roles {
+				if again := p.refused(t, role, c.payload); len(again) > 0 && strings.Contains(again[0].Text, "looks names up") {
+					t.Errorf("as %s, after %s: %+v", role, fix, again)
+				}
+			}
+		})
 	}
 }
 
-// TestProjection_Qualified: an object that a projection names with its schema is accepted, of any owner. A name that the search path resolves is refused, where
-// another owner has the same one. The parameter may stand twice.
-func TestProjection_Qualified(t *testing.T) {
+// TestProjection_PlantedBefore: what a role that is not trusted made in a schema that is searched stays when it may create nothing any more, and cannot even log
+// in. The error names it, and each of its fixes works.
+func TestProjection_PlantedBefore(t *testing.T) {
 	t.Parallel()
-	p := newMigratedDB(t, buffertest.Options{})
-	exec := func(url, sql string) {
-		t.Helper()
-		conn, err := pgx.Connect(t.Context(), url)
-		check(t, err)
-		_, err = conn.Exec(t.Context(), sql)
-		check(t, err)
-		check(t, conn.Close(t.Context()))
-	}
-	exec(p.url, `
-		CREATE TABLE parents (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, name text, group_id uuid);
-		INSERT INTO parents (name) VALUES ('a'), ('b');
-		CREATE SCHEMA app;
-		CREATE VIEW app.items AS SELECT 1 AS n;
-		CREATE DOMAIN app.label AS text;
-		DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET search_path = public, app', current_database()); END $$;
-		GRANT CREATE ON SCHEMA public TO PUBLIC`)
-	exec(p.asRole(t, "shop"), `
-		CREATE FUNCTION public.to_jsonb(parents) RETURNS jsonb LANGUAGE sql STABLE AS $$ SELECT '"theirs"'::jsonb $$;
-		CREATE VIEW public.items AS SELECT 2 AS n;
-		CREATE DOMAIN public.label AS text;
-		GRANT SELECT ON public.items TO PUBLIC`)
-	exec(p.url, "REVOKE CREATE ON SCHEMA public FROM PUBLIC") // what was made stays
-	_, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: "parents", Custom: true})
-	check(t, err)
-	open := func(project string) *postgres.Buffer {
-		t.Helper()
-		b, err := postgres.Open(postgres.Config{URL: p.url, Table: "parents", Pipeline: "parents", Custom: buffer.CustomTable{ID: "id", Project: project}})
-		check(t, err)
-		t.Cleanup(func() { check(t, b.Close()) })
-		return b
-	}
-	const head, tail, twice = "SELECT e.id, 't' AS topic, ", " FROM parents e WHERE e.group_id = $1", " FROM parents e WHERE e.group_id IN ($1,$1)"
-	for project, owned := range map[string]string{
-		head + "to_jsonb(e) AS payload" + tail:                                                     "public.to_jsonb",
-		head + "public.to_jsonb(e) AS payload" + tail:                                              "",
-		head + `"public" . "to_jsonb" (e) AS payload` + tail:                                       "",
-		head + "coalesce(public.to_jsonb(e), to_jsonb(e)) AS payload" + tail:                       "public.to_jsonb",
-		head + "pg_catalog.to_jsonb(e.name) AS payload" + tail:                                     "",
-		head + "(SELECT pg_catalog.to_jsonb(n) FROM items) AS payload" + tail:                      "public.items",
-		head + "(SELECT pg_catalog.to_jsonb(n) FROM public.items) AS payload" + tail:               "",
-		head + "(SELECT pg_catalog.to_jsonb(n) FROM app.items) AS payload" + tail:                  "",
-		head + "pg_catalog.to_jsonb(e.name::label::text) AS payload" + tail:                        "public.label",
-		head + "pg_catalog.to_jsonb(e.name::public.label::text) AS payload" + tail:                 "",
-		head + "to_jsonb(e) AS payload" + twice:                                                    "public.to_jsonb",
-		head + "public.to_jsonb(e) AS payload" + twice:                                             "",
-		head + "public.to_jsonb(e) AS payload" + strings.Replace(twice, "$1,$1", "$1,$1,$1,$1", 1): "",
+	const f = "CREATE FUNCTION public.planted(varchar) RETURNS varchar LANGUAGE sql RETURN $1; "
+	for name, c := range map[string]struct {
+		planted, object string
+		others          bool // there are more findings, which the fix of this one does not remove
+	}{
+		"Function":      {"CREATE FUNCTION public.to_jsonb(public.parents) RETURNS jsonb LANGUAGE sql RETURN '{}'::jsonb", "function public.to_jsonb(public.parents)", false},
+		"OfItsOwnName":  {"CREATE FUNCTION public.of_its_own() RETURNS int LANGUAGE sql RETURN 1", "function public.of_its_own()", false},
+		"Named":         {"CREATE FUNCTION app.content(varchar) RETURNS text LANGUAGE sql RETURN $1", "function app.content(character varying)", false},
+		"Procedure":     {"CREATE PROCEDURE public.planted() LANGUAGE sql AS 'SELECT 1'", "procedure public.planted()", false},
+		"Aggregate":     {"CREATE AGGREGATE public.max(varchar) (SFUNC = pg_catalog.textcat, STYPE = text)", "aggregate public.max(character varying)", false},
+		"Operator":      {"CREATE OPERATOR public.|| (LEFTARG = text, RIGHTARG = text, FUNCTION = pg_catalog.textcat)", "operator public.||(pg_catalog.text,pg_catalog.text)", false},
+		"Enum":          {"CREATE TYPE public.mood AS ENUM ('good')", "type public.mood", false},
+		"Domain":        {"CREATE DOMAIN public.label AS text CHECK (VALUE <> '')", "type public.label", false},
+		"DomainOfArray": {"CREATE DOMAIN public.labels AS text[] CHECK (VALUE <> '{}')", "type public.labels", false},
+		"Composite":     {"CREATE TYPE public.pair AS (a int, b int)", "type public.pair", false},
+		"View":          {"CREATE VIEW public.things AS SELECT 1 AS n", "view public.things", false},
+		"Materialized":  {"CREATE MATERIALIZED VIEW public.things AS SELECT 1 AS n", "materialized view public.things", false},
+		"Table":         {"CREATE TABLE public.things (n int)", "table public.things", false},
+		"Sequence":      {"CREATE SEQUENCE public.numbers", "", false}, // which runs nothing
+		"OwnSchema": {
+			"CREATE SCHEMA shop; CREATE TYPE shop.mood AS ENUM ('good'); CREATE FUNCTION shop.planted(shop.mood) RETURNS json LANGUAGE sql RETURN '1'::json; CREATE CAST (shop.mood AS json) WITH FUNCTION shop.planted(shop.mood)",
+			"", false,
+		},
+		"DomainWithCheck": {f + "CREATE DOMAIN public.label AS varchar CHECK (public.planted(VALUE) <> '')", "type public.label", true},
 	} {
-		err := open(project).Check(t.Context())
-		if owned == "" && err != nil {
-			t.Errorf("check of %s: %v", project, err)
-		}
-		if owned != "" && (!errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), owned) || !strings.Contains(err.Error(), "belongs to")) {
-			t.Errorf("check of %s: %v, want %s", project, err, owned)
-		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			const payload = "to_jsonb(app.content(e.name::text))"
+			p := newPlanting(t)
+			p.as(t, "owner", "CREATE FUNCTION app.content(text) RETURNS text LANGUAGE sql RETURN $1")
+			p.as(t, "", "GRANT CREATE ON DATABASE {database} TO {shop}")
+			plant := func() {
+				t.Helper()
+				p.as(t, "", "ALTER ROLE {shop} LOGIN")
+				p.asShop(t, c.planted)
+				p.as(t, "", "ALTER ROLE {shop} NOLOGIN")
+			}
+			roles := []string{"relay", "superuser"}
+			plant()
+			var fix []string
+			for _, role := range roles {
+				found := p.refused(t, role, payload)
+				if c.object == "" {
+					if len(found) > 0 {
+						t.Errorf("as %s: %+v", role, found)
+					}
+					continue
+				}
+				i := slices.IndexFunc(found, func(f buffer.Finding) bool {
+					return strings.Contains(f.Text, p.named("can reach "+c.object+", which belongs to {shop}: code of role {shop} would run"))
+				})
+				if i < 0 || len(found) > 1 != c.others {
+					t.Fatalf("as %s: %+v, want %s", role, found, c.object)
+				}
+				if fix = fixOfObject.FindStringSubmatch(found[i].Fix); fix == nil {
+					t.Fatalf("as %s: %s", role, found[i].Fix)
+				}
+			}
+			if fix == nil || c.others {
+				return
+			}
+			p.as(t, "", fix[1])
+			for _, role := range roles {
+				if again := p.refused(t, role, payload); len(again) > 0 {
+					t.Errorf("as %s, after %s: %+v", role, fix[1], again)
+				}
+			}
+			plant()
+			p.as(t, "", fix[2])
+			for _, role := range roles {
+				if again := p.refused(t, role, payload); len(again) > 0 {
+					t.Errorf("as %s, after %s: %+v", role, fix[2], again)
+				}
+			}
+		})
 	}
-	batch, err := open(head+"public.to_jsonb(e) AS payload"+twice).Claim(t.Context(), 10, lease)
-	check(t, err)
-	if batch == nil || batch.ProjectErr != nil || len(batch.Events) != 2 || string(batch.Events[0].Payload) != `"theirs"` {
-		t.Errorf("claimed %+v", batch)
+}
+
+// TestProjection_PlantedBelow: what the objects of a trusted owner use is looked at too, in any schema and however far below, if the server knows it: a projection
+// that reaches code of a role that is not trusted is refused. A body that is a text finds what it names in the search path, in which
+// there is nothing of others. A function that names another schema, or sets a search path of its own, is trusted as its owner is.
+func TestProjection_PlantedBelow(t *testing.T) {
+	t.Parallel()
+	const (
+		text    = "function shop.text(bigint)"
+		mood    = "type shop.mood"
+		content = "CREATE FUNCTION app.content(bigint) RETURNS jsonb "
+		public  = "CREATE FUNCTION public.to_jsonb(bigint) RETURNS jsonb LANGUAGE sql RETURN '1'::jsonb"
+	)
+	for name, c := range map[string]struct {
+		owned, planted string // by the owner of the table, and by shop in schema public
+		want           string // nothing: it is not refused
+	}{
+		"View":             {"CREATE VIEW app.contents AS SELECT shop.text(id) FROM public.parents", "", text},
+		"ViewOfTable":      {"CREATE VIEW app.contents AS SELECT n FROM shop.things", "", "table shop.things"},
+		"ParsedBody":       {content + "RETURN to_jsonb(shop.text($1))", "", text},
+		"TwoBelow":         {"CREATE SCHEMA far; CREATE FUNCTION far.content(bigint) RETURNS jsonb RETURN to_jsonb(shop.text($1)); CREATE VIEW app.contents AS SELECT far.content(id) FROM public.parents", "", text},
+		"Policy":           {"CREATE TABLE app.things (n bigint); CREATE POLICY p ON app.things USING (shop.text(n) <> '')", "", text},
+		"Domain":           {"CREATE DOMAIN app.label AS bigint CHECK (shop.text(VALUE) <> '')", "", text},
+		"Composite":        {"CREATE DOMAIN app.label AS bigint CHECK (shop.text(VALUE) <> ''); CREATE TYPE public.pair AS (labels app.label[])", "", text},
+		"Operator":         {"CREATE OPERATOR app.# (RIGHTARG = bigint, FUNCTION = shop.text)", "", text},
+		"Constraint":       {"ALTER TABLE public.parents ADD CHECK (shop.text(id) <> '')", "", text},
+		"Index":            {"CREATE INDEX ON public.parents (shop.text(id))", "", text},
+		"Column":           {"ALTER TABLE public.parents ADD mood shop.mood", "", mood},
+		"Columns":          {"ALTER TABLE public.parents ADD moods shop.mood[]", "", mood},
+		"Child":            {"CREATE TABLE app.more () INHERITS (public.parents); CREATE INDEX ON app.more (shop.text(id)); CREATE SCHEMA far; ALTER TABLE app.more SET SCHEMA far", "", text},
+		"Argument":         {"CREATE FUNCTION app.content(shop.mood) RETURNS int LANGUAGE sql RETURN 1", "", mood},
+		"CastOfOwnersType": {"CREATE TYPE app.mood AS ENUM ('good'); CREATE CAST (app.mood AS json) WITH FUNCTION shop.json(anyenum)", "", "function shop.json(pg_catalog.anyenum)"},
+		"TextBody":         {content + "LANGUAGE plpgsql AS $$ BEGIN RETURN to_jsonb($1); END $$", public, "function public.to_jsonb(bigint)"},
+		"ViewInPath":       {"CREATE VIEW app.contents AS SELECT to_jsonb(id) FROM public.parents", public, "function public.to_jsonb(bigint)"},
+		"TextBodyOnly":     {content + "LANGUAGE plpgsql AS $$ BEGIN RETURN to_jsonb($1); END $$", "", ""},
+		"QualifiedText":    {content + "LANGUAGE plpgsql AS $$ BEGIN RETURN to_jsonb(shop.text($1)); END $$", "", ""},
+		"OwnPath":          {content + "LANGUAGE plpgsql SET search_path = shop AS $$ BEGIN RETURN to_jsonb(text($1)); END $$", "", ""},
+		"Trigger":          {"CREATE TRIGGER t AFTER DELETE ON public.parents FOR EACH ROW EXECUTE FUNCTION shop.tell()", "", ""}, // see owners_test
+		"Default":          {"ALTER TABLE public.parents ALTER name SET DEFAULT shop.text(1)", "", ""},                            // which reads use not
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlanting(t)
+			p.as(t, "", "CREATE SCHEMA shop AUTHORIZATION {shop}; GRANT USAGE ON SCHEMA shop TO PUBLIC; ALTER ROLE {relay} SET search_path = public, app; GRANT CREATE ON SCHEMA public TO {owner}; GRANT CREATE ON DATABASE {database} TO {owner}; GRANT {owner} TO {other}")
+			p.as(t, "shop", `
+				CREATE FUNCTION shop.text(bigint) RETURNS text IMMUTABLE LANGUAGE sql RETURN '1';
+				CREATE FUNCTION shop.json(anyenum) RETURNS json IMMUTABLE LANGUAGE sql AS 'SELECT NULL::json';
+				CREATE FUNCTION shop.tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+				CREATE TYPE shop.mood AS ENUM ('good');
+				CREATE TABLE shop.things (n bigint);
+				GRANT SELECT ON shop.things TO PUBLIC`)
+			if c.planted != "" {
+				p.asShop(t, c.planted)
+			}
+			p.as(t, "owner", c.owned)
+			found := p.refused(t, "relay", "to_jsonb(e.id)")
+			if c.want == "" {
+				if len(found) > 0 {
+					t.Errorf("%+v", found)
+				}
+				return
+			}
+			if len(found) != 1 || !strings.Contains(found[0].Text, p.named("can reach "+c.want+", which belongs to {shop}")) {
+				t.Errorf("%+v, want %s", found, c.want)
+			}
+		})
 	}
 }

@@ -47,7 +47,8 @@ func TestTransactions_Settings(t *testing.T) {
 				{b.db.WriteTx(pg.BulkTimeout), "1min/30s/40s/off" + found},
 				{b.db.WriteTx(pg.ShortTimeout, "lock_timeout", "700"), "15s/30s/700ms/off" + found},
 				{b.db.WriteTx(pg.ShortTimeout, "synchronous_commit", "off", "enable_seqscan", "off"), "15s/30s/10s/off pg_catalog, pg_temp/off/auto/off/on/on"},
-				{b.db.UserTx(pg.ShortTimeout), "15s/30s/10s/off" + restored},
+				{b.db.OwnPathTx(pg.ShortTimeout), "15s/30s/10s/off" + restored},
+				{b.db.UserTx(pg.ShortTimeout, "public, pg_temp"), "15s/30s/10s/off public, pg_temp/on/auto/on/on/on"},
 				{b.db.BatchTx(pg.ShortTimeout), "15s/30s/10s/off" + batch},
 				{b.db.BatchTx(time.Second, "synchronous_commit", "off"), "1s/30s/666ms/off pg_catalog, pg_temp/off/force_generic_plan/off/off/off"},
 			} {

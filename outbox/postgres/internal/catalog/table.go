@@ -71,7 +71,7 @@ func Find(ctx context.Context, db *pg.DB, schema, name string) (Table, error) {
 	t := Table{Wanted: pg.Ident(schema, name)}
 	var err error
 	if schema == "" {
-		err := db.RoundTrip(ctx, []pg.Step{db.UserTx(db.StatementTimeout), {SQL: schemaOnPathSQL, Args: []string{t.Wanted}, Row: func(v [][]byte) error {
+		err := db.RoundTrip(ctx, []pg.Step{db.OwnPathTx(db.StatementTimeout), {SQL: schemaOnPathSQL, Args: []string{t.Wanted}, Row: func(v [][]byte) error {
 			schema = string(v[0])
 			return nil
 		}}})

@@ -127,16 +127,7 @@ func (t *Table) Read(ctx context.Context, batch *buffer.Lease) error {
 	return batch.NotRead
 }
 
-// A peek is one transaction: the search path changes within it.
-const (
-	keepPathSQL = `
-SELECT pg_catalog.set_config('relay.search_path', ` + pg.OwnPathSQL + `, true)`
-
-	restorePathSQL = `
-SELECT pg_catalog.set_config('search_path', pg_catalog.current_setting('relay.search_path'), true)`
-)
-
-// Peek projects the events that a claim would take first, in a claim that is rolled back.
+// Peek projects the events that a claim would take first, in a claim that is rolled back: one transaction, whose settings change within it.
 func (t *Table) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 	var (
 		p        = t.newProjecting(buffer.NewGroupID())
@@ -149,7 +140,6 @@ func (t *Table) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 	begin.Row = p.Reset
 	steps := []pg.Step{
 		{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
-		{SQL: keepPathSQL},
 		begin,
 		{
 			SQL: t.tables.SQL(t.either(peekSQL, peekUUIDSQL)), Args: []string{p.groupID.String(), pg.Int(floor), pg.Int(int64(limit)), t.tables.Buffer, t.Base.Owner},
@@ -167,7 +157,6 @@ func (t *Table) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 			},
 		},
 		// The projection runs without the settings of a claim, and read-only.
-		{SQL: restorePathSQL},
 		pg.SetLocal("transaction_read_only", "on", "enable_seqscan", "on", "enable_bitmapscan", "on", "enable_sort", "on"),
 	}
 	steps = append(steps, t.projectSteps(p)[1:3]...)

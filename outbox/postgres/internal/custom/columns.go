@@ -13,6 +13,8 @@ import (
 type Facts struct {
 	Table   catalog.Table
 	Columns []Column
+	// Schemas are those of the search path; see pathSQL.
+	Schemas []string
 }
 
 // Column is one of its columns. Type and OID of a domain are those of its base type.
@@ -57,18 +59,13 @@ FROM pg_attribute a JOIN pg_type d ON d.oid = a.atttypid
 WHERE a.attrelid = $1::regclass AND a.attnum > 0 AND NOT a.attisdropped
 ORDER BY a.attnum`
 
-// Read reads the columns of the table, if it exists.
+// Read reads the columns of the table, if it exists, and the search path.
 func Read(ctx context.Context, db *pg.DB, table catalog.Table) (Facts, error) {
 	f := Facts{Table: table}
 	if !table.Exists {
 		return f, nil
 	}
-	begin := pg.ReadTx(db.StatementTimeout)
-	begin.Row = func([][]byte) error {
-		f.Columns = nil
-		return nil
-	}
-	err := db.RoundTrip(ctx, []pg.Step{begin, {SQL: columnsSQL, Args: []string{table.Quoted}, Row: func(v [][]byte) error {
+	err := db.RoundTrip(ctx, []pg.Step{db.OwnPathTx(db.StatementTimeout), {SQL: pathSQL, Row: f.readPath}, pg.SetLocal("search_path", pg.SearchPath), {SQL: columnsSQL, Args: []string{table.Quoted}, Row: func(v [][]byte) error {
 		f.Columns = append(f.Columns, Column{
 			Name: string(v[0]), Quoted: string(v[1]), Type: string(v[3]),
 			OID:     uint32(pg.ReadInt8(v[2])), //nolint:gosec // an oid

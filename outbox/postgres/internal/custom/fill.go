@@ -164,13 +164,11 @@ func (t *Table) projectLacking(ctx context.Context, f *router.ClaimFill) (*proje
 	begin.Row = p.Reset
 	steps := []pg.Step{
 		{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
-		{SQL: keepPathSQL},
 		begin,
 		{
 			SQL:  t.tables.SQL(t.either(fillReadSQL, fillReadUUIDSQL)),
 			Args: []string{t.tables.Buffer, f.Sink, f.Claim.String(), p.batchID.String(), t.Base.Owner}, Row: p.readClaimed,
 		},
-		{SQL: restorePathSQL},
 		pg.SetLocal("transaction_read_only", "on", "enable_seqscan", "on", "enable_hashjoin", "on", "enable_mergejoin", "on"),
 	}
 	steps = append(steps, t.projectSteps(p)[1:3]...)

@@ -23,7 +23,7 @@ import (
 // projecting is one run of the projection. It runs after the claim has committed, so that no lock is
 // held meanwhile, in a transaction that can write nothing. The statement has one snapshot, from after its locks: to an older
 // one, a table that a migration has rewritten is empty (https://www.postgresql.org/docs/current/mvcc-caveats.html). Its session prints
-// times the same way wherever the relay runs, and has its own search path.
+// times the same way wherever the relay runs, and has the search path that was checked; see checkPlanters.
 //
 // A leased batch is returned even if its projection fails: Lease.ProjectErr and Lease.Rejected say
 // why. An error would leave it to its lease, and a batch that was left so several times
@@ -92,7 +92,7 @@ func (t *Table) projectSteps(p *projecting) []pg.Step {
 	if p.shared {
 		project, settings = t.projectShared, append(settings, "relay.batch", p.batchID.String())
 	}
-	begin := t.Base.DB.UserTx(p.limit, settings...)
+	begin := t.Base.DB.UserTx(p.limit, t.path, settings...)
 	begin.Row = func([][]byte) error {
 		p.begin()
 		return nil

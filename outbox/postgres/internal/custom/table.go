@@ -47,6 +47,8 @@ type Table struct {
 	// expands reports whether it has {events}.
 	project, projectShared string
 	expands                bool
+	// path is the search path of the projection.
+	path string
 }
 
 // Parts are what a custom table works with.
@@ -66,7 +68,7 @@ const noTime = "statement_timestamp()"
 func New(p Parts, tables *ledger.Tables, facts Facts, c buffer.CustomTable, relay []string) *Table {
 	t := &Table{
 		Parts: p, tables: tables,
-		created: noTime, topic: facts.Table.Name, row: facts.asJSON(),
+		created: noTime, topic: facts.Table.Name, row: facts.asJSON(), path: facts.path(),
 	}
 	t.key, t.number = facts.keys(c)
 	inserted := "NULL::timestamptz"
@@ -102,6 +104,9 @@ func New(p Parts, tables *ledger.Tables, facts Facts, c buffer.CustomTable, rela
 
 // createdAt is the column that says when an event was inserted, unless source.created_at names another.
 const createdAt = "created_at"
+
+// Path is the search path of the projection.
+func (t *Table) Path() string { return t.path }
 
 // HasAges reports whether a column says when an event was inserted.
 func (t *Table) HasAges() bool { return !t.tables.NoAges }

@@ -33,6 +33,7 @@ func (d *diagnosis) custom(ctx context.Context, events catalog.Table) {
 	d.triggers(ctx, events)
 	d.ages(ctx, events)
 	d.projectedRows(ctx, events)
+	d.ok("search_path", "projections run with "+d.state.Custom.Path()+"; nobody else may create what they call, or owns it")
 	d.unsent(events)
 	d.projection(ctx)
 }

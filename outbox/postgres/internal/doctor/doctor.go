@@ -93,7 +93,6 @@ func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 	d.storage(ctx, events)
 	d.deadlockTimeout(events)
 	d.deadRows(ctx, events)
-	d.searchPath(ctx, events)
 	d.privileges(ctx)
 	d.blockers(ctx)
 	return d.findings

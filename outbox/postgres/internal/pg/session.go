@@ -40,11 +40,6 @@ func (db *DB) SettleTx(limit time.Duration, settings ...string) Step {
 	return db.BatchTx(limit, append(append(settings, "enable_sort", "on"), fence...)...)
 }
 
-// OwnPathSQL is the search path of the role and the database, in a transaction that may have another. It may run with that path, so it names
-// the schema of its operator, and has no NULLIF, which compares by the search path.
-const OwnPathSQL = `CASE WHEN pg_catalog.current_setting('relay.search_path', true) OPERATOR(pg_catalog.<>) '' THEN pg_catalog.current_setting('relay.search_path', true)
-     ELSE pg_catalog.current_setting('search_path') END`
-
 // begin sets up a new connection: one that leads to the server itself gets a session.
 func (p *Pool) begin(ctx context.Context, conn *pgx.Conn) error {
 	if p.preparedDisabled.Load() {
@@ -76,8 +71,7 @@ func (p *Pool) begin(ctx context.Context, conn *pgx.Conn) error {
 		s.keeps[pair[0]] = pair[1]
 		set = append(set, "pg_catalog.set_config('"+pair[0]+"', '"+pair[1]+"', false)")
 	}
-	set = append(set, "pg_catalog.set_config('relay.search_path', $1, false)")
-	if _, err := conn.Exec(ctx, "SELECT "+strings.Join(set, ", "), values[0]); err != nil {
+	if _, err := conn.Exec(ctx, "SELECT "+strings.Join(set, ", ")); err != nil {
 		return err
 	}
 	conn.PgConn().CustomData()[sessionKey] = s
@@ -121,8 +115,8 @@ func (s *session) settingsStep(step Step) (set Step, ok bool) {
 }
 
 // AsUser runs f in a transaction with the settings of UserTx that can write nothing, which it rolls back.
-func (db *DB) AsUser(ctx context.Context, conn *pgconn.PgConn, f func() error) error {
-	set, any := sessionOf(conn).settingsStep(db.UserTx(db.StatementTimeout))
+func (db *DB) AsUser(ctx context.Context, conn *pgconn.PgConn, path string, f func() error) error {
+	set, any := sessionOf(conn).settingsStep(db.UserTx(db.StatementTimeout, path))
 	if _, err := conn.Exec(ctx, "BEGIN READ ONLY").ReadAll(); err != nil {
 		return err
 	}

@@ -18,7 +18,7 @@ const (
 	ScanTimeout  = 10 * time.Minute // one that reads a whole table
 )
 
-// SearchPath is that of every transaction but those with a statement of the user's (see UserTx). A role that may create
+// SearchPath is that of every transaction but those with a statement of the user's (see UserTx), or with the role's own (see OwnPathTx). A role that may create
 // objects in a schema of the role's own path could otherwise have the relay call their functions: an exact match there
 // wins over a polymorphic function of pg_catalog. Until it is set, a statement names the schema of each function,
 // operator and type.
@@ -54,10 +54,13 @@ func (db *DB) WriteTx(limit time.Duration, settings ...string) Step {
 	return ReadTx(limit, append(db.keepAlive(), settings...)...)
 }
 
-// UserTx is WriteTx for a transaction with a statement of the user's: it has the search path of the role and the database.
-func (db *DB) UserTx(limit time.Duration, settings ...string) Step {
-	return bounded(limit, append(db.keepAlive(), settings...))
+// UserTx is WriteTx for a transaction with a statement of the user's, which has another search path.
+func (db *DB) UserTx(limit time.Duration, path string, settings ...string) Step {
+	return bounded(limit, append(append(db.keepAlive(), "search_path", path), settings...))
 }
+
+// OwnPathTx is WriteTx with the search path of the role and the database. What is run in it names the schema of each function, operator and type.
+func (db *DB) OwnPathTx(limit time.Duration) Step { return bounded(limit, db.keepAlive()) }
 
 func (db *DB) keepAlive() []string {
 	return []string{

@@ -1,0 +1,58 @@
+package custom
+
+import (
+	"context"
+	_ "embed"
+	"strings"
+
+	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+)
+
+// A projection runs with the relay's rights, and the server finds by name what it calls: a role that may create objects in a schema that is searched can plant
+// its own code there. Parsing a statement runs code already: a constant that is cast to a domain goes through the check of that domain. So who may plant, and
+// what is planted, is read from the catalog before the server sees any text of the projection. Nothing is concluded from that text, except which
+// schemas it may name.
+//
+//go:embed planters.sql
+var plantersSQL string
+
+// checkPlanters adds the roles that could have the projection run their code.
+func checkPlanters(ctx context.Context, db *pg.DB, t Facts, project string, missing *catalog.Findings) error {
+	var schemas pg.Array
+	for _, s := range t.Schemas {
+		schemas.Append([]byte(pg.Text(s)))
+	}
+	return db.RoundTrip(ctx, []pg.Step{pg.ReadTx(db.StatementTimeout), {
+		SQL: plantersSQL, Args: []string{t.Table.Quoted, schemas.String(), project},
+		Row: func(v [][]byte) error {
+			planter{by: string(v[0]), kind: string(v[1]), object: string(v[2]), holder: string(v[3]), who: string(v[4]), heir: string(v[5])}.addTo(missing)
+			return nil
+		},
+	}})
+}
+
+// planter is a role that could have the projection run its code.
+type planter struct {
+	by           string // how: it owns a schema (OWNER), may create objects in one (CREATE), or owns an object (OBJECT)
+	kind, object string // the schema or object, such as function and public.lower(text)
+	holder       string // the owner, or the role that has the privilege; PUBLIC
+	who          string // the planter: the holder, or a role that may become it
+	heir         string // the owner of the event table
+}
+
+func (p planter) addTo(missing *catalog.Findings) {
+	const rights = "; it would run with the relay's rights"
+	var alter = "ALTER " + strings.ToUpper(p.kind) + " " + p.object + " OWNER TO " + p.heir
+	switch p.by {
+	case "OWNER":
+		missing.Add("source.project looks names up in schema "+p.object+", which belongs to "+p.holder+": "+p.who+" can create there what it calls"+rights, alter)
+	case "CREATE":
+		privilege := "CREATE ON SCHEMA " + p.object
+		missing.Add("source.project looks names up in schema "+p.object+", and "+p.who+" can create there what it calls"+rights+": "+p.holder+" has "+privilege,
+			"REVOKE "+privilege+" FROM "+p.holder)
+	default:
+		missing.Add("source.project can reach "+p.kind+" "+p.object+", which belongs to "+p.holder+": code of "+p.who+" would run with the relay's rights",
+			"DROP "+strings.ToUpper(p.kind)+" "+p.object+"; or look at it and, if it is meant, "+alter)
+	}
+}
