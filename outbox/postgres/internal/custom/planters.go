@@ -23,7 +23,7 @@ func checkPlanters(ctx context.Context, db *pg.DB, t Facts, project string, miss
 	for _, s := range t.Schemas {
 		schemas.Append([]byte(pg.Text(s)))
 	}
-	return db.RoundTrip(ctx, []pg.Step{pg.ReadTx(db.StatementTimeout), {
+	return db.RoundTrip(ctx, []pg.Step{pg.ReadTx(pg.BulkTimeout), { // it reads most of the catalog
 		SQL: plantersSQL, Args: []string{t.Table.Quoted, schemas.String(), project},
 		Row: func(v [][]byte) error {
 			planter{by: string(v[0]), kind: string(v[1]), object: string(v[2]), holder: string(v[3]), who: string(v[4]), heir: string(v[5])}.addTo(missing)
@@ -43,7 +43,7 @@ type planter struct {
 
 func (p planter) addTo(missing *catalog.Findings) {
 	const rights = "; it would run with the relay's rights"
-	var alter = "ALTER " + strings.ToUpper(p.kind) + " " + p.object + " OWNER TO " + p.heir
+	alter := "ALTER " + strings.ToUpper(p.kind) + " " + p.object + " OWNER TO " + p.heir
 	switch p.by {
 	case "OWNER":
 		missing.Add("source.project looks names up in schema "+p.object+", which belongs to "+p.holder+": "+p.who+" can create there what it calls"+rights, alter)

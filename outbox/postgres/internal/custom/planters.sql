@@ -13,7 +13,7 @@ WITH RECURSIVE event AS (
 ), project(text) AS ( -- the server may lower the letters of names by the rules of C, or by those of the database
   SELECT lower($3) || ' ' || lower($3 COLLATE "C")
 ), searched AS MATERIALIZED ( -- the text names a schema only where it has its name between other characters than those of names, or escapes it
-  SELECT oid, quote_ident(nspname) AS name, nspowner, nspacl FROM pg_namespace
+  SELECT oid, nspowner, nspacl FROM pg_namespace
   WHERE oid = (SELECT schema FROM event) OR nspname = ANY ($2::name[])
      OR lower(nspname) = ANY (regexp_split_to_array((SELECT text FROM project), '[^\w$]+'))
      OR nspname ~ '[^\w$]' AND strpos((SELECT text FROM project), lower(replace(nspname, '"', '""'))) > 0
