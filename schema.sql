@@ -141,6 +141,7 @@ CREATE TABLE IF NOT EXISTS outbox_relays (
     not_ready  text NOT NULL DEFAULT '',      -- why it makes no progress
     not_ready_class text NOT NULL DEFAULT '', -- database, sink, stalled or refusing
     not_ready_at timestamptz,                 -- since when
+    notice     text NOT NULL DEFAULT '',      -- what else operators should know, a line each
     delivered  bigint NOT NULL,               -- events since it started
     dead       bigint NOT NULL,
     last_minute bigint NOT NULL,              -- events delivered in the minute before seen_at

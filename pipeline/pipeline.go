@@ -38,6 +38,7 @@ type Pipeline struct {
 	worker    *delivery.Worker
 	health    health
 	progress  progress
+	notices   notices
 	recovered recoveries
 	limiter   *limiter
 
@@ -151,7 +152,7 @@ func (p *Pipeline) Run(ctx, stop context.Context) error {
 // reporter reports what the pipeline does; that of a dead-letter hook has nobody to report to.
 func (p *Pipeline) reporter() *reporter {
 	to, ok := p.buffer.(buffer.RelayReporter)
-	r := &reporter{to: to, version: p.config.Version, ready: p.Ready, waiting: p.health.countWaiting, redact: p.config.Redact, log: p.config.Log, written: p.health.reported}
+	r := &reporter{to: to, version: p.config.Version, notices: &p.notices, ready: p.Ready, waiting: p.health.countWaiting, redact: p.config.Redact, log: p.config.Log, written: p.health.reported}
 	if ok {
 		r.progress = &p.progress
 	}

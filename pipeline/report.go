@@ -63,6 +63,8 @@ type reporter struct {
 	to       buffer.RelayReporter // nil: nothing is written
 	progress *progress            // nil: nothing is logged
 	version  string
+	// notices are what else operators should know; nil: nothing.
+	notices *notices
 	// ready returns why no progress is made, and waiting how many batches wait.
 	ready   func() error
 	waiting func() int
@@ -125,7 +127,7 @@ func (r *reporter) run(ctx context.Context) {
 
 // report is the state now.
 func (r *reporter) report() buffer.RelayReport {
-	report := buffer.RelayReport{First: r.first, Version: r.version, LastDelivery: -1}
+	report := buffer.RelayReport{First: r.first, Version: r.version, LastDelivery: -1, Notice: r.redact(r.notices.text())}
 	r.setNotReady(&report)
 	if r.progress == nil {
 		return report

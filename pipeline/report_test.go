@@ -120,6 +120,23 @@ func TestReporter(t *testing.T) {
 			t.Errorf("the log is %q", h.log)
 		}
 	})
+	run("Notices", func(t *testing.T, h *harness) {
+		h.notices = &notices{}
+		defer h.start(t.Context())()
+		wait(10*time.Second + time.Millisecond)
+		h.notices.set("slow", "takes 20 s\nwith s3cret")
+		h.notices.set("odd", "answers nothing")
+		wait(reportChanged)
+		if got, want := h.to.last().Notice, "answers nothing\ntakes 20 s with ***"; got != want {
+			t.Errorf("the notice is %q, want %q", got, want)
+		}
+		h.notices.set("odd", "")
+		h.notices.set("slow", "")
+		wait(reportChanged)
+		if got := h.to.last().Notice; got != "" {
+			t.Errorf("when nothing is to be noticed the notice is %q", got)
+		}
+	})
 	run("DatabaseAway", func(t *testing.T, h *harness) {
 		h.to.err = errors.New("no route")
 		defer h.start(t.Context())()

@@ -31,6 +31,8 @@ type RelayReport struct {
 	// NotReadyClass is database, sink, stalled or refusing, as in /readyz, and NotReadySeconds how long it has been so.
 	NotReadyClass   string  `json:"not_ready_class,omitempty"`
 	NotReadySeconds float64 `json:"not_ready_seconds,omitempty"`
+	// Notices are what else operators should know of it, also while it makes progress.
+	Notices []string `json:"notices,omitempty"`
 }
 
 // Deliveries is how fast events are delivered.
@@ -76,6 +78,9 @@ func relayReports(all []buffer.Relay, redact func(string) string) (reports []Rel
 		if one.Running {
 			one.NotReady, one.NotReadyClass = redact(r.NotReady), r.NotReadyClass
 			one.NotReadySeconds = r.NotReadyFor.Round(time.Millisecond).Seconds()
+			if r.Notice != "" {
+				one.Notices = strings.Split(redact(r.Notice), "\n")
+			}
 		}
 		reports = append(reports, one)
 	}
@@ -126,7 +131,7 @@ func relayProblems(s *buffer.Status, sinks []string, redact func(string) string)
 func NotReady(relays []buffer.Relay, sinks []string) (notReady []buffer.Relay, running int) {
 	for i := range relays {
 		r := &relays[i]
-		if !r.Runs() || r.Sink != "" && !slices.Contains(sinks, r.Sink) {
+		if !serves(r, sinks) {
 			continue
 		}
 		running++

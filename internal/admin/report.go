@@ -34,6 +34,8 @@ type PipelineReport struct {
 	Relays []RelayReport `json:"relays,omitempty"`
 	// RelayProblems say that no relay runs, or why those that run make no progress.
 	RelayProblems []string `json:"relay_problems,omitempty"`
+	// Notices are what else running relays say of themselves, although they may make progress: a slow sink, for example.
+	Notices []string `json:"notices,omitempty"`
 	// NothingSent is why nothing is sent although the buffer can be read: the projection of a custom table cannot be run, or the database takes no
 	// writes. The admin endpoint leaves it to RelayProblems.
 	NothingSent string `json:"nothing_is_sent,omitempty"`
@@ -179,7 +181,7 @@ func NewPipelineReport(
 	}
 	return PipelineReport{
 		SinkProblems: problems, State: state, Deliveries: deliveries(s.Relays, func(string) bool { return true }),
-		Relays: relayReports(s.Relays, redact), RelayProblems: relayProblems(&s, sinks, redact),
+		Relays: relayReports(s.Relays, redact), RelayProblems: relayProblems(&s, sinks, redact), Notices: relayNotices(s.Relays, sinks, redact),
 		Sinks: sinkReports(sinks, s.Sinks, s.Relays, redact), Waits: waitReports(s.Waits, tries(s.Relays, ""), redact), ClaimingStopped: claimingStopped(maxWaiting, sinks, &s), Hook: hook, Suspects: suspects,
 		Name: name, Pending: s.Pending,
 		OldestPendingSeconds: oldestSeconds(s.OldestPending, s.AgeUnknown),

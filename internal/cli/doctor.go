@@ -200,6 +200,9 @@ func diagnoseRelays(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (f
 			Fix:  "remove this cause; relay preview -c relay.yaml shows the requests, and relay retry --now -c relay.yaml then sends at once",
 		})
 	}
+	for _, n := range admin.Notices(status.Relays, sinkNames(p)) {
+		findings = append(findings, buffer.Finding{Level: buffer.LevelWarning, Subject: about, Text: n.String()})
+	}
 	switch {
 	case running == 0:
 		findings = append(findings, buffer.Finding{Subject: about, Text: "none runs"})

@@ -251,6 +251,9 @@ func reasons(p *admin.PipelineReport) (lines []string) {
 	if p.ClaimingStopped != "" {
 		add(p.ClaimingStopped)
 	}
+	for _, notice := range p.Notices {
+		add(notice)
+	}
 	for _, w := range p.Waits {
 		add(w.Text())
 	}

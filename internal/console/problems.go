@@ -101,6 +101,9 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 			})
 		}
 	}
+	for _, text := range p.Notices {
+		add(problem{Title: "worth a look", Detail: text, Alone: "The relay continues.", Warning: true})
+	}
 	if p.ClaimingStopped != "" {
 		add(problem{
 			Title: "claiming stopped", Detail: p.ClaimingStopped, Alone: "Claiming continues when fewer batches wait. New events stay in the table.",

@@ -25,6 +25,8 @@ type RelayReport struct {
 	// NotReadyFor how long it has been one of that class.
 	NotReady, NotReadyClass string
 	NotReadyFor             time.Duration
+	// Notice is what else operators should know of it, also while it makes progress; a line each.
+	Notice string
 	// Delivered and Dead count the events since the process started, LastMinute those that were delivered in the last minute.
 	Delivered, Dead, LastMinute int64
 	// LastDelivery is how long ago the last one was delivered; negative: none was.

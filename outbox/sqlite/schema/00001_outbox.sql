@@ -125,6 +125,7 @@ CREATE TABLE IF NOT EXISTS outbox_relays (
     not_ready  TEXT NOT NULL DEFAULT '',     -- why it makes no progress
     not_ready_class TEXT NOT NULL DEFAULT '', -- database, sink, stalled or refusing
     not_ready_at TEXT,                       -- since when
+    notice     TEXT NOT NULL DEFAULT '',     -- what else operators should know, a line each
     delivered  INTEGER NOT NULL,             -- events since it started
     dead       INTEGER NOT NULL,
     last_minute INTEGER NOT NULL,            -- events delivered in the minute before seen_at

@@ -1,0 +1,29 @@
+package cli
+
+import (
+	"strings"
+	"testing"
+)
+
+// TestNotices: what running relays say of themselves is in status and doctor, once for a sink, although they make progress.
+func TestNotices(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	path := write(t, onePipeline("orders", db.url, "stdout:"))
+	db.exec(`INSERT INTO outbox_relays (buffer, sink, owner, version, seen_at, delivered, dead, last_minute, notice) VALUES
+		('public.outbox_events', '', 'a/17/orders', 'v1', clock_timestamp(), 5, 0, 5, E'the sink is slow\nits answers are odd'),
+		('public.outbox_events', '', 'b/18/orders', 'v1', clock_timestamp() - interval '1 second', 5, 0, 5, 'the sink is slow'),
+		('public.outbox_events', '', 'c/19/orders', 'v1', clock_timestamp() - interval '1 hour', 5, 0, 5, 'was slow')`)
+	status := do(t, nil, "status", "-c", path)
+	status.want(t, 0, "orders: relay a/17: the sink is slow\norders: relay a/17: its answers are odd\n", "")
+	doctor := do(t, nil, "doctor", "-c", path)
+	for _, want := range []string{"WARN  relays", "relay a/17: the sink is slow\n", "relay a/17: its answers are odd\n"} {
+		doctor.want(t, 0, want, "")
+	}
+	for _, r := range []result{status, doctor} {
+		if strings.Count(r.stdout, "the sink is slow") != 1 || strings.Contains(r.stdout, "was slow") {
+			t.Errorf("the output is %s", r.stdout)
+		}
+	}
+	do(t, nil, "status", "-c", path, "--json").want(t, 0, `"notices": [`, "")
+}

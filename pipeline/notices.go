@@ -1,0 +1,47 @@
+package pipeline
+
+import (
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// notices are what operators should know of a pipeline although it makes progress, each under a key. It is safe for concurrent use.
+type notices struct {
+	mu    sync.Mutex
+	texts map[string]string
+}
+
+// set replaces the notice of a key. An empty text removes it.
+func (n *notices) set(key, text string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if text == "" {
+		delete(n.texts, key)
+		return
+	}
+	if n.texts == nil {
+		n.texts = map[string]string{}
+	}
+	n.texts[key] = strings.ReplaceAll(text, "\n", " ")
+}
+
+// text returns the notices in the order of their keys, a line each.
+func (n *notices) text() string {
+	if n == nil {
+		return ""
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	lines := make([]string, 0, len(n.texts))
+	for _, key := range slices.Sorted(maps.Keys(n.texts)) {
+		lines = append(lines, n.texts[key])
+	}
+	return strings.Join(lines, "\n")
+}
+
+// SetNotice has `relay status` and `relay doctor` show a text with the pipeline, and its sink, until it is replaced: something that is wrong
+// although progress is made. key is its subject, and an empty text removes it. The text is written within 5 seconds; let it change seldom, so
+// name a time rather than an age. It is safe for concurrent use.
+func (p *Pipeline) SetNotice(key, text string) { p.notices.set(key, text) }
