@@ -46,7 +46,7 @@ func (g gauges) Describe(to chan<- *prometheus.Desc) {
 
 // Collect implements prometheus.Collector.
 func (g gauges) Collect(to chan<- prometheus.Metric) {
-	g.snapshots.each(context.Background(), func(p Pipeline, s buffer.Status, err error) {
+	g.snapshots.each(context.Background(), func(p Pipeline, s buffer.Status, _, err error) {
 		c := collecting{to, p.Name, "", err != nil}
 		c.known(transactionDesc, s.OldestTransaction.Seconds())
 		c.gauge(upDesc, boolGauge(err == nil))

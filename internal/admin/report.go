@@ -37,7 +37,7 @@ type PipelineReport struct {
 	// Notices are what else running relays say of themselves, although they may make progress: a slow sink, for example.
 	Notices []string `json:"notices,omitempty"`
 	// NothingSent is why nothing is sent although the buffer can be read: the projection of a custom table cannot be run, or the database takes no
-	// writes. The admin endpoint leaves it to RelayProblems.
+	// writes.
 	NothingSent string `json:"nothing_is_sent,omitempty"`
 	// Sinks are several sinks; nil for a single one. An event that several of them do not have is in Pending once.
 	Sinks []SinkReport `json:"sinks,omitempty"`

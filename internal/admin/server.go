@@ -196,12 +196,15 @@ func (s *Server) status(w http.ResponseWriter, r *http.Request) {
 // Report reads the status of all pipelines. It is at most a second old, and takes at most three.
 func (s *Server) Report(ctx context.Context) Report {
 	report := Report{Pipelines: []PipelineReport{}}
-	s.snapshots.each(ctx, func(p Pipeline, status buffer.Status, err error) {
+	s.snapshots.each(ctx, func(p Pipeline, status buffer.Status, unsendable, err error) {
 		if err != nil {
 			report.Errors = append(report.Errors, ReportError{Name: p.Name, Error: s.config.Redact(err.Error())})
 			return
 		}
 		one := NewPipelineReport(p.Name, p.MaxWaiting, p.sinkNames(), p.Notifies, status, s.config.Redact)
+		if unsendable != nil {
+			one.SetNothingSent(s.config.Redact(unsendable.Error()), errors.Is(unsendable, buffer.ErrNoWrites))
+		}
 		if h, ok := p.Health.Worst(); ok {
 			one.VacuumBlockedBy = NewBlockerReport(h)
 		}

@@ -237,11 +237,11 @@ func TestSnapshot_ClientCancels(t *testing.T) {
 		s := newSnapshot(p.pipeline())
 		ctx, cancel := context.WithCancel(t.Context())
 		go func() { <-p.asked; cancel() }()
-		if _, err := s.read(ctx); !errors.Is(err, context.Canceled) {
+		if _, _, err := s.read(ctx); !errors.Is(err, context.Canceled) {
 			t.Errorf("the answer is %v", err)
 		}
 		close(p.hangs)
-		if _, err := s.read(t.Context()); err != nil {
+		if _, _, err := s.read(t.Context()); err != nil {
 			t.Errorf("the answer is %v", err)
 		}
 	})

@@ -14,6 +14,8 @@ import (
 type Pipeline struct {
 	Name   string
 	Health Health
+	// Inspector is the pipeline's buffer; nil: it is not asked why nothing is sent.
+	Inspector buffer.Inspector
 	// MaxWaiting is how many batches may wait before claiming stops.
 	MaxWaiting int
 	// Sinks are the configured ones of several, and Router is ready while events are routed to them; nil for a single sink.
@@ -86,7 +88,8 @@ type snapshot struct {
 
 	at     time.Time
 	status buffer.Status
-	err    error
+	// unsendable is why nothing is sent although the status could be read.
+	unsendable, err error
 }
 
 func newSnapshot(p Pipeline) *snapshot {
@@ -97,23 +100,26 @@ func newSnapshot(p Pipeline) *snapshot {
 
 // read returns a status no older than maxStatusAge. It takes at most statusTimeout, and
 // concurrent calls share a query.
-func (s *snapshot) read(ctx context.Context) (buffer.Status, error) {
+func (s *snapshot) read(ctx context.Context) (status buffer.Status, unsendable, err error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	select {
 	case <-s.semaphore:
 	case <-ctx.Done():
-		return buffer.Status{}, timeoutError(ctx.Err())
+		return buffer.Status{}, nil, timeoutError(ctx.Err())
 	}
 	defer func() { s.semaphore <- struct{}{} }()
 	if s.at.IsZero() || time.Since(s.at) > maxStatusAge {
 		status, err := s.pipeline.Health.Status(ctx)
 		if errors.Is(ctx.Err(), context.Canceled) { // by the client, so it says nothing about the database
-			return status, err
+			return status, nil, err
+		}
+		if s.unsendable = nil; err == nil {
+			s.unsendable = s.pipeline.unsendable(ctx)
 		}
 		s.status, s.err, s.at = status, timeoutError(err), time.Now()
 	}
-	return s.status, s.err
+	return s.status, s.unsendable, s.err
 }
 
 func timeoutError(err error) error {
@@ -128,18 +134,18 @@ type snapshots []*snapshot
 
 // each reads all snapshots concurrently, so that a slow database delays no other, and
 // then calls visit for each in order.
-func (all snapshots) each(ctx context.Context, visit func(Pipeline, buffer.Status, error)) {
+func (all snapshots) each(ctx context.Context, visit func(p Pipeline, s buffer.Status, unsendable, err error)) {
 	type result struct {
-		status buffer.Status
-		err    error
+		status          buffer.Status
+		unsendable, err error
 	}
 	results := make([]result, len(all))
 	var wait sync.WaitGroup
 	for i, s := range all {
-		wait.Go(func() { results[i].status, results[i].err = s.read(ctx) })
+		wait.Go(func() { results[i].status, results[i].unsendable, results[i].err = s.read(ctx) })
 	}
 	wait.Wait()
 	for i, s := range all {
-		visit(s.pipeline, results[i].status, results[i].err)
+		visit(s.pipeline, results[i].status, results[i].unsendable, results[i].err)
 	}
 }

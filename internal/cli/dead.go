@@ -146,7 +146,7 @@ func (a *app) withDeadLetters(c *cobra.Command, cfg *config.Config, f *deadFlags
 			return errOpen
 		}
 		defer func() { err = errors.Join(err, b.Close()) }()
-		wrong := func(ctx context.Context) error { return unsendable(ctx, b) }
+		wrong := func(ctx context.Context) error { return admin.Unsendable(ctx, b) }
 		all = append(all, deadLetters{deadLettersOf(p, b), p.Name, p.Source.Custom, filter, wrong})
 	}
 	if all, err = withSink(c.Context(), all, f.sink); err != nil {

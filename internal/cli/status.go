@@ -152,7 +152,7 @@ func (s *statusReader) read(ctx context.Context, redact func(string) string) (ad
 		wait.Go(func() {
 			statuses[i], holders[i], failed[i] = status(ctx, s.pipelines[i], b)
 			if failed[i] == nil {
-				wrong[i] = unsendable(ctx, b)
+				wrong[i] = admin.Unsendable(ctx, b)
 			}
 		})
 	}

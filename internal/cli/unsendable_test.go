@@ -5,8 +5,11 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/outboxrelay/relay/internal/testserver"
 )
@@ -84,11 +87,9 @@ func TestStatus_NoWrites(t *testing.T) {
 	do(t, nil, "dead", "list", "-c", path).want(t, 0, "PIPELINE", "orders: nothing is sent: the database takes no writes")
 	_, address, _ := strings.Cut(r.stderr.String(), "url=http://")
 	address, _, _ = strings.Cut(address, "/")
-	for page, says := range map[string]string{
-		"/readyz":  `"reason": "database: the database takes no writes: ERROR: cannot execute `,
-		"/metrics": `relay_not_ready{class="database",pipeline="orders"} 1`,
-	} {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+page, http.NoBody)
+	page := func(path string) string {
+		t.Helper()
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, http.NoBody)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,9 +100,23 @@ func TestStatus_NoWrites(t *testing.T) {
 		}
 		text, err := io.ReadAll(answer.Body)
 		_ = answer.Body.Close()
-		if err != nil || !strings.Contains(string(text), says) {
-			t.Errorf("%s does not say %s: %v\n%s", page, says, err, text)
+		if err != nil {
+			t.Fatal(err)
 		}
+		return string(text)
+	}
+	for path, says := range map[string]string{
+		"/readyz":  `"reason": "database: the database takes no writes: ERROR: cannot execute `,
+		"/metrics": `relay_not_ready{class="database",pipeline="orders"} 1`,
+	} {
+		if text := page(path); !strings.Contains(text, says) {
+			t.Errorf("%s does not say %s:\n%s", path, says, text)
+		}
+	}
+	ages := regexp.MustCompile(`"oldest_pending_seconds": [0-9.]+`)
+	command, endpoint := do(t, nil, "status", "-c", path, "--json").stdout, page("/api/status")
+	if diff := cmp.Diff(ages.ReplaceAllString(command, ""), ages.ReplaceAllString(endpoint, "")); diff != "" || !strings.Contains(endpoint, `"state": "db error"`) {
+		t.Errorf("the status of the command and that of the endpoint (-command +endpoint):\n%s", diff)
 	}
 	db.exec("ALTER DATABASE " + name + " SET default_transaction_read_only = off")
 	waitForCount(t, db, 0, "SELECT count(*) FROM outbox_events")

@@ -179,7 +179,7 @@ func audit(ctx context.Context, p *config.Pipeline, repairing bool) (_ pipelineA
 	}
 	problem := ""
 	if err == nil {
-		if wrong := unsendable(ctx, b); wrong != nil {
+		if wrong := admin.Unsendable(ctx, b); wrong != nil {
 			problem = wrong.Error()
 		}
 	}
