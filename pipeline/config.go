@@ -68,6 +68,9 @@ type Config struct {
 	Observer Observer
 	// Redact removes secrets from the reasons that are stored with batches and dead letters; nil changes nothing.
 	Redact func(text string) string
+	// Outdated returns what of the configuration of the database, or of the sink, has changed since the process read it, "" for nothing. It gets
+	// the class of why the pipeline is not ready, and is asked while it is not, every second; nil: nothing changes.
+	Outdated func(class string) string
 	// Log may be nil: slog.Default.
 	Log *slog.Logger
 }
@@ -109,6 +112,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Redact == nil {
 		c.Redact = func(text string) string { return text }
+	}
+	if c.Outdated == nil {
+		c.Outdated = func(string) string { return "" }
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()

@@ -29,9 +29,6 @@ func (n *notices) set(key, text string) {
 
 // text returns the notices in the order of their keys, a line each.
 func (n *notices) text() string {
-	if n == nil {
-		return ""
-	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	lines := make([]string, 0, len(n.texts))

@@ -86,7 +86,9 @@ func (p *Pipeline) Status(ctx context.Context) (buffer.Status, error) { return p
 // not, a *NotReady. It makes none while MaxWaiting keeps fresh events from being claimed, nor if events wait and for a
 // minute (two leases, if that is longer) batches were at best put back. A call of the sink that does not return makes it not ready,
 // because the process needs a restart.
-func (p *Pipeline) Ready() error {
+func (p *Pipeline) Ready() error { return withOutdated(p.ready(), p.config.Outdated) }
+
+func (p *Pipeline) ready() error {
 	if err := p.worker.Hung(); err != nil {
 		return &NotReady{stalled, err}
 	}
@@ -152,7 +154,7 @@ func (p *Pipeline) Run(ctx, stop context.Context) error {
 // reporter reports what the pipeline does; that of a dead-letter hook has nobody to report to.
 func (p *Pipeline) reporter() *reporter {
 	to, ok := p.buffer.(buffer.RelayReporter)
-	r := &reporter{to: to, version: p.config.Version, notices: &p.notices, ready: p.Ready, waiting: p.health.countWaiting, redact: p.config.Redact, log: p.config.Log, written: p.health.reported}
+	r := &reporter{to: to, version: p.config.Version, notices: &p.notices, ready: p.ready, outdated: p.config.Outdated, waiting: p.health.countWaiting, redact: p.config.Redact, log: p.config.Log, written: p.health.reported}
 	if ok {
 		r.progress = &p.progress
 	}

@@ -63,13 +63,15 @@ type reporter struct {
 	to       buffer.RelayReporter // nil: nothing is written
 	progress *progress            // nil: nothing is logged
 	version  string
-	// notices are what else operators should know; nil: nothing.
+	// notices are what else operators should know.
 	notices *notices
 	// ready returns why no progress is made, and waiting how many batches wait.
 	ready   func() error
 	waiting func() int
-	redact  func(string) string
-	log     *slog.Logger
+	// outdated is the Config's.
+	outdated func(class string) string
+	redact   func(string) string
+	log      *slog.Logger
 	// written gets the result of each report.
 	written func(error)
 
@@ -82,6 +84,9 @@ type reporter struct {
 	last     buffer.RelayReport // that was written
 	at       time.Time          // when it was
 	failing  bool
+	// changed is what was outdated at the last tick, and loggedAt when that was logged.
+	changed  string
+	loggedAt time.Time
 }
 
 // start reports until ctx is done. The function that it returns waits for that and writes that the process stops.
@@ -108,6 +113,7 @@ func (r *reporter) run(ctx context.Context) {
 	tick := time.NewTicker(reportTick)
 	defer tick.Stop()
 	for {
+		r.noteOutdated(ctx)
 		report := r.report()
 		if r.ticks%ticksPerMinute == 0 && r.ticks > 0 {
 			r.logMinute(ctx, report)

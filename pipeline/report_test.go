@@ -37,6 +37,8 @@ func TestReporter(t *testing.T) {
 		log     *bytes.Buffer
 		notOK   error
 		waiting int
+		// changed is what has changed of the configuration, by the class of why it is not ready.
+		changed map[string]string
 	}
 	run := func(name string, test func(t *testing.T, h *harness)) {
 		t.Run(name, func(t *testing.T) {
@@ -46,7 +48,7 @@ func TestReporter(t *testing.T) {
 				h.reporter = &reporter{
 					to: h.to, progress: &progress{}, version: "v1", ready: func() error { return h.notOK }, waiting: func() int { return h.waiting },
 					redact: func(text string) string { return strings.ReplaceAll(text, "s3cret", "***") }, log: slog.New(slog.NewTextHandler(h.log, nil)),
-					written: func(error) {},
+					written: func(error) {}, notices: &notices{}, outdated: func(class string) string { return h.changed[class] },
 				}
 				test(t, h)
 			})
@@ -121,7 +123,6 @@ func TestReporter(t *testing.T) {
 		}
 	})
 	run("Notices", func(t *testing.T, h *harness) {
-		h.notices = &notices{}
 		defer h.start(t.Context())()
 		wait(10*time.Second + time.Millisecond)
 		h.notices.set("slow", "takes 20 s\nwith s3cret")
@@ -135,6 +136,30 @@ func TestReporter(t *testing.T) {
 		wait(reportChanged)
 		if got := h.to.last().Notice; got != "" {
 			t.Errorf("when nothing is to be noticed the notice is %q", got)
+		}
+	})
+	run("Outdated", func(t *testing.T, h *harness) {
+		h.changed = map[string]string{"sink": "token changed"}
+		defer h.start(t.Context())()
+		wait(10 * time.Second)
+		if got := h.to.last().Notice; got != "" {
+			t.Errorf("while it is ready the notice is %q", got)
+		}
+		h.notOK = &NotReady{atSink, errors.New("401")}
+		if err := withOutdated(h.notOK, h.outdated); err.Error() != "sink: 401; token changed" {
+			t.Errorf("the reason is %q", err)
+		}
+		wait(5*time.Minute + time.Second)
+		if got := h.to.last().Notice; got != "token changed" {
+			t.Errorf("the notice is %q", got)
+		}
+		if n := strings.Count(h.log.String(), `change="token changed"`); n < 5 || n > 6 {
+			t.Errorf("in five minutes the log has %d lines:\n%s", n, h.log)
+		}
+		h.notOK = &NotReady{database, errors.New("no route")}
+		wait(10 * time.Second)
+		if got := h.to.last().Notice; got != "" {
+			t.Errorf("while the database is away the notice is %q", got)
 		}
 	})
 	run("DatabaseAway", func(t *testing.T, h *harness) {

@@ -57,13 +57,15 @@ func NewRouter(b buffer.Router, sinks map[string]*Pipeline, c Config) (*Router, 
 }
 
 // Ready returns nil while events are claimed and routed; otherwise why not, a *NotReady.
-func (r *Router) Ready() error { return r.health.ready(time.Now()) }
+func (r *Router) Ready() error { return withOutdated(r.notReady(), r.config.Outdated) }
+
+func (r *Router) notReady() error { return r.health.ready(time.Now()) }
 
 // Run routes events until ctx is done; then nothing more is claimed, and what was claimed is routed. It waits for a database
 // that is unavailable. A router runs once.
 func (r *Router) Run(ctx context.Context) error {
 	to, _ := r.buffer.(buffer.RelayReporter)
-	defer (&reporter{to: to, version: r.config.Version, ready: r.Ready, redact: r.config.Redact, log: r.config.Log, written: r.health.reported}).start(ctx)()
+	defer (&reporter{to: to, version: r.config.Version, notices: &notices{}, ready: r.notReady, outdated: r.config.Outdated, redact: r.config.Redact, log: r.config.Log, written: r.health.reported}).start(ctx)()
 	if !waitReady(ctx, r.config.Log, "database", r.ready, r.health.buffer) {
 		return nil
 	}

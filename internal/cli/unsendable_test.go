@@ -2,8 +2,6 @@ package cli
 
 import (
 	"fmt"
-	"io"
-	"net/http"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -85,26 +83,7 @@ func TestStatus_NoWrites(t *testing.T) {
 		t.Errorf("a relay runs, and the status is\n%s", status.stdout)
 	}
 	do(t, nil, "dead", "list", "-c", path).want(t, 0, "PIPELINE", "orders: nothing is sent: the database takes no writes")
-	_, address, _ := strings.Cut(r.stderr.String(), "url=http://")
-	address, _, _ = strings.Cut(address, "/")
-	page := func(path string) string {
-		t.Helper()
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, http.NoBody)
-		if err != nil {
-			t.Fatal(err)
-		}
-		request.Header.Set("Authorization", "Bearer s3cret-token")
-		answer, err := http.DefaultClient.Do(request)
-		if err != nil {
-			t.Fatal(err)
-		}
-		text, err := io.ReadAll(answer.Body)
-		_ = answer.Body.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return string(text)
-	}
+	page := func(path string) string { return adminPage(t, r, path, "s3cret-token") }
 	for path, says := range map[string]string{
 		"/readyz":  `"reason": "database: the database takes no writes: ERROR: cannot execute `,
 		"/metrics": `relay_not_ready{class="database",pipeline="orders"} 1`,

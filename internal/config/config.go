@@ -125,6 +125,8 @@ type Source struct {
 	Preset string
 	// Supervisor watches transactions that block vacuum.
 	Supervisor Supervisor
+
+	outdated outdated
 }
 
 // Supervisor says what happens to transactions that block vacuum.
@@ -174,6 +176,8 @@ type Sink struct {
 	// registered are drivers of sink.Register, by scheme: with the values of this sink, if the scheme is Driver. Nil if there are none.
 	registered        map[string]sink.Driver
 	registeredSecrets []Secret
+
+	outdated outdated
 }
 
 // RedisSink has the keys of a redis sink.

@@ -20,7 +20,7 @@ import (
 
 // comparers compare the types that cmp cannot.
 var comparers = cmp.Options{
-	cmpopts.IgnoreUnexported(Config{}, Pipeline{}, Sink{}),
+	cmpopts.IgnoreUnexported(Config{}, Pipeline{}, Source{}, Sink{}),
 	cmp.Comparer(func(a, b Secret) bool { return a.Reveal() == b.Reveal() && a.String() == b.String() }),
 	cmp.Comparer(func(a, b Schedule) bool { return a.Text == b.Text && (a.Schedule == nil) == (b.Schedule == nil) }),
 }

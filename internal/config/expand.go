@@ -95,6 +95,7 @@ func (r *reader) lookup(body string) (name, value string, err error) {
 		if !utf8.Valid(text) {
 			return "", "", fmt.Errorf("cannot be expanded: %s is not UTF-8 text", path)
 		}
+		r.files = append(r.files, newExpandedFile(path, text))
 		return body, strings.TrimSpace(string(text)), nil
 	}
 	m := variable.FindStringSubmatch(body)

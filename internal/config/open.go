@@ -439,7 +439,7 @@ func (p *Pipeline) pipelineConfig(process Process) pipeline.Config {
 		MaxAttempts: p.Retry.MaxAttempts,
 		Backoff:     p.backoff(),
 		SendTimeout: p.Sink.sendTimeout(p.Workers), Ordered: p.ordered(),
-		Gate: process.Gate, Version: process.Version, Observer: observer, Redact: p.redaction.text, Log: process.Log,
+		Gate: process.Gate, Version: process.Version, Observer: observer, Redact: p.redaction.text, Outdated: p.outdatedFor(&p.Sink), Log: process.Log,
 	}
 }
 
@@ -449,7 +449,7 @@ func (p *Pipeline) hookConfig(h configuredHook, process Process) pipeline.Config
 	c := pipeline.Config{
 		Name: p.Name, BatchSize: p.BatchSize, MaxWaiting: math.MaxInt, Workers: 1, Lease: p.Lease, NeverBury: true,
 		Backoff: p.backoff(), SendTimeout: h.sink.sendTimeout(1), Gate: process.Gate,
-		Redact: p.redaction.text, Log: process.Log,
+		Redact: p.redaction.text, Outdated: p.outdatedFor(h.sink), Log: process.Log,
 	}
 	if p.AutoBatchSize {
 		c.BatchSize = 0 // the default

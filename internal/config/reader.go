@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
@@ -18,6 +19,9 @@ type reader struct {
 	errs     Errors
 	// used has the names and tables that only one pipeline may use.
 	used map[string]Place
+	// files are those of expansions that no section has yet, and started is when the first was read.
+	files   []expandedFile
+	started time.Time
 	// secrets are the expanded values that no text may show.
 	secrets []string
 	// withoutSinks: values of sinks and hooks whose expansion fails are left out.
@@ -25,7 +29,7 @@ type reader struct {
 }
 
 func newReader(file string, env Lookup, readFile func(string) ([]byte, error)) *reader {
-	return &reader{file: file, env: env, readFile: readFile, used: map[string]Place{}}
+	return &reader{file: file, env: env, readFile: readFile, started: time.Now(), used: map[string]Place{}}
 }
 
 // entry is a key in the file, or a key that the file lacks.
@@ -146,7 +150,7 @@ type entries map[string]entry
 // section reads a mapping by its keys. If the file lacks the section, the defaults
 // apply and required keys are missing.
 func (r *reader) section(s section, e entry) {
-	keys := s.keys()
+	keys, files := s.keys(), len(r.files)
 	present := entries{}
 	if e.node != nil {
 		pairs, ok := r.mapping(e, mapping{s}.expects())
@@ -179,6 +183,10 @@ func (r *reader) section(s section, e entry) {
 	}
 	for name, in := range present {
 		r.reportUnknownKey(name, in.key, e.path, keys, variantOf(s))
+	}
+	if h, ok := s.(fileHolder); ok {
+		h.setOutdated(newOutdated(slices.Clone(r.files[files:]), r.started))
+		r.files = r.files[:files]
 	}
 	if c, ok := s.(checker); ok {
 		c.check(r, e, present)

@@ -1,0 +1,35 @@
+package pipeline
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// withOutdated adds what of the configuration has changed since the process read it to why a pipeline is not ready.
+func withOutdated(err error, outdated func(class string) string) error {
+	why, ok := errors.AsType[*NotReady](err)
+	if !ok {
+		return err
+	}
+	text := outdated(why.class)
+	if text == "" {
+		return err
+	}
+	return &NotReady{why.class, fmt.Errorf("%w; %s", why.err, text)}
+}
+
+// noteOutdated has status and doctor show what of the configuration has changed since the process read it, while the pipeline is not ready because
+// of the part that changed, and logs it at once and every minute.
+func (r *reporter) noteOutdated(ctx context.Context) {
+	text := ""
+	if why, ok := errors.AsType[*NotReady](r.ready()); ok {
+		text = r.outdated(why.class)
+	}
+	if r.notices.set("configuration", text); text != "" && (text != r.changed || time.Since(r.loggedAt) >= time.Minute) {
+		r.log.WarnContext(ctx, "configuration changed", "change", text)
+		r.loggedAt = time.Now()
+	}
+	r.changed = text
+}
