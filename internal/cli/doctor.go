@@ -89,7 +89,17 @@ type finding struct {
 	Subject string `json:"subject"`
 	Text    string `json:"text"`
 	Fix     string `json:"fix,omitempty"`
+
+	about string // see [buffer.Finding]
 }
+
+// same reports whether two pipelines found the same, in other words maybe.
+func (f finding) same(other finding) bool {
+	return f == other || f.about != "" && f.about == other.about
+}
+
+// in reports whether one of findings is the same.
+func (f finding) in(findings []finding) bool { return slices.ContainsFunc(findings, f.same) }
 
 // diagnose checks all databases and sinks concurrently.
 func (a *app) diagnose(ctx context.Context, cfg *config.Config, pipelines []*config.Runtime) (d diagnosis) {
@@ -131,7 +141,7 @@ func (a *app) diagnose(ctx context.Context, cfg *config.Config, pipelines []*con
 		p := &d.Pipelines[i]
 		for _, w := range cfg.Warnings() {
 			if w.Pipeline == p.Name {
-				p.Findings = append(p.Findings, finding{buffer.LevelWarning.String(), "configuration", a.redact(w.Place.String() + ": " + w.Text), a.redact(w.Fix)})
+				p.Findings = append(p.Findings, finding{buffer.LevelWarning.String(), "configuration", a.redact(w.Place.String() + ": " + w.Text), a.redact(w.Fix), ""})
 				d.Warnings++
 			}
 		}
@@ -139,7 +149,7 @@ func (a *app) diagnose(ctx context.Context, cfg *config.Config, pipelines []*con
 	for _, c := range checks {
 		p := &d.Pipelines[c.pipeline]
 		for _, f := range c.findings {
-			p.Findings = append(p.Findings, finding{f.Level.String(), f.Subject, oneLine(a.redact(a.forFile(f.Text))), a.redact(a.forFile(f.Fix))})
+			p.Findings = append(p.Findings, finding{f.Level.String(), f.Subject, oneLine(a.redact(a.forFile(f.Text))), a.redact(a.forFile(f.Fix)), f.About})
 			switch f.Level {
 			case buffer.LevelError:
 				d.Problems++
@@ -272,7 +282,7 @@ type diagnosisBlock struct {
 }
 
 // shareFindings moves what all pipelines of one database have in common into a block above the first of them. name is its
-// heading, of the indexes of the pipelines.
+// heading, of the indexes of the pipelines. What is about something of a server is there once, also if it is found in several of its databases.
 func shareFindings(of []diagnosisBlock, name func(pipelines []int) string) (all []diagnosisBlock) {
 	bySource := map[string][]int{}
 	for i := range of {
@@ -284,7 +294,7 @@ func shareFindings(of []diagnosisBlock, name func(pipelines []int) string) (all 
 			continue
 		}
 		for _, f := range of[at[0]].findings {
-			if !slices.ContainsFunc(at, func(i int) bool { return !slices.Contains(of[i].findings, f) }) && !slices.Contains(shared[source], f) {
+			if !slices.ContainsFunc(at, func(i int) bool { return !f.in(of[i].findings) }) && !f.in(shared[source]) {
 				shared[source] = append(shared[source], f)
 			}
 		}
@@ -294,8 +304,21 @@ func shareFindings(of []diagnosisBlock, name func(pipelines []int) string) (all 
 		if at := bySource[one.source]; at[0] == i && len(common) > 0 {
 			all = append(all, diagnosisBlock{head: []string{name(at)}, findings: common})
 		}
-		one.findings = slices.DeleteFunc(slices.Clone(one.findings), func(f finding) bool { return slices.Contains(common, f) })
+		one.findings = slices.DeleteFunc(slices.Clone(one.findings), func(f finding) bool { return f.in(common) })
 		all = append(all, one)
+	}
+	var known []finding // about a server
+	for i := range all {
+		all[i].findings = slices.DeleteFunc(slices.Clone(all[i].findings), func(f finding) bool {
+			if f.about == "" {
+				return false
+			}
+			if f.in(known) {
+				return true
+			}
+			known = append(known, f)
+			return false
+		})
 	}
 	return all
 }

@@ -61,6 +61,8 @@ type Finding struct {
 	Text string
 	// Fix is a statement or command; "" if Level is LevelOK.
 	Fix string
+	// About names something of the server that several pipelines find, although their texts differ, as by an age; "" for everything else.
+	About string
 }
 
 // Level is how bad a [Finding] is.

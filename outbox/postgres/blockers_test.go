@@ -418,3 +418,29 @@ func TestDiagnose_Blockers(t *testing.T) {
 	}
 	run(t, connect(t, far), "ROLLBACK PREPARED 'far'")
 }
+
+// A role that does not see since when another role's transaction is open does not say that none is old.
+func TestDiagnose_HiddenBlocker(t *testing.T) {
+	t.Parallel()
+	p := newDoctorDB(t, logical(t).URL)
+	poor, other := p.as("poor_"), p.as("other_")
+	const about = "vacuum horizon"
+	if found := diagnose(t, poor, time.Hour); find(found, buffer.LevelOK, about, "nothing older than 1h0m0s that this role sees blocks vacuum") == nil {
+		t.Errorf("without a transaction got %+v", found)
+	}
+	blocker := session(t, other, "report", repeatable, "SELECT 1")
+	found := diagnose(t, poor, time.Hour)
+	f := find(found, buffer.LevelWarning, about, fmt.Sprintf("a transaction is open for at least 2s (pid %d, user %s, ", pid(blocker), blocker.Config().User))
+	if f == nil || find(found, buffer.LevelOK, about, "") != nil {
+		t.Fatalf("got %+v", found)
+	}
+	p.exec(f.Fix)
+	if found := diagnose(t, poor, time.Hour); find(found, buffer.LevelOK, about, "nothing older than 1h0m0s blocks vacuum") == nil {
+		t.Errorf("with the GRANT got %+v", found)
+	}
+	old := find(diagnose(t, poor, time.Nanosecond), buffer.LevelWarning, about, fmt.Sprintf("pid %d", pid(blocker)))
+	again := find(diagnose(t, poor, time.Nanosecond), buffer.LevelWarning, about, fmt.Sprintf("pid %d", pid(blocker)))
+	if old == nil || again == nil || old.About == "" || old.About != again.About {
+		t.Errorf("two diagnoses of one transaction are about %+v and %+v", old, again)
+	}
+}

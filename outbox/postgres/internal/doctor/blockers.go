@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
@@ -135,8 +137,9 @@ func Terminate(ctx context.Context, db *pg.DB, b buffer.VacuumBlocker) (terminat
 	return terminated, nil
 }
 
-// blockers adds those that are older than warn_after, or keep WAL.
-func (d *diagnosis) blockers(ctx context.Context) {
+// blockers adds those that are older than warn_after, or keep WAL. A role that does not see how old those of other roles are is told which are
+// open for some seconds at least.
+func (d *diagnosis) blockers(ctx context.Context, sees bool, role string) {
 	const about = "vacuum horizon"
 	all, err := Blockers(ctx, d.DB)
 	if d.failed(about, err) {
@@ -146,12 +149,72 @@ func (d *diagnosis) blockers(ctx context.Context) {
 	for i := range all {
 		if b := &all[i]; b.Beyond(d.Policy.WarnAfter) {
 			found = true
-			d.warn(about, b.String(), blockerFix(b))
+			d.findings = append(d.findings, buffer.Finding{
+				Level: buffer.LevelWarning, Subject: about, Text: b.String(), Fix: blockerFix(b),
+				About: fmt.Sprint(d.started, " ", b.Kind, " ", b.Name, " ", b.PID, " ", b.Horizon),
+			})
 		}
 	}
-	if !found {
-		d.ok(about, "nothing older than "+d.Policy.WarnAfter.String()+" blocks vacuum")
+	if !sees {
+		hidden, err := d.stayHidden(ctx, all)
+		if d.failed(about, err) {
+			return
+		}
+		if len(hidden) > 0 {
+			found = true
+			d.hidden(about, role, hidden)
+		}
 	}
+	switch {
+	case found:
+	case sees:
+		d.ok(about, "nothing older than "+d.Policy.WarnAfter.String()+" blocks vacuum")
+	default:
+		d.ok(about, "nothing older than "+d.Policy.WarnAfter.String()+" that this role sees blocks vacuum")
+	}
+}
+
+// secondLook is how long a transaction of unknown age is observed: most are over by then.
+const secondLook = 2 * time.Second
+
+// isHidden reports whether the role does not see how old a transaction in this database is.
+func (d *diagnosis) isHidden(b *buffer.VacuumBlocker) bool {
+	return b.Kind == buffer.BlockedByTransaction && b.Age == 0 && b.State == "" && !b.IsRelay && !b.Elsewhere && !b.Beyond(d.Policy.WarnAfter)
+}
+
+// stayHidden returns the transactions of unknown age that are still open at a second look, furthest behind first.
+func (d *diagnosis) stayHidden(ctx context.Context, before []buffer.VacuumBlocker) (hidden []buffer.VacuumBlocker, err error) {
+	if !slices.ContainsFunc(before, func(b buffer.VacuumBlocker) bool { return d.isHidden(&b) }) {
+		return nil, nil
+	}
+	select {
+	case <-time.After(secondLook):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	now, err := Blockers(ctx, d.DB)
+	for i := range now {
+		b := &now[i]
+		if d.isHidden(b) && slices.ContainsFunc(before, func(was buffer.VacuumBlocker) bool { return was.PID == b.PID && was.Horizon == b.Horizon }) {
+			hidden = append(hidden, *b)
+		}
+	}
+	return hidden, err
+}
+
+// hidden adds the transactions whose age the role does not see.
+func (d *diagnosis) hidden(about, role string, all []buffer.VacuumBlocker) {
+	first, more := all[0], ""
+	first.Age, first.AtLeast = secondLook, true
+	if n := len(all) - 1; n > 0 {
+		more = fmt.Sprintf(", and %d others", n)
+	}
+	d.findings = append(d.findings, buffer.Finding{
+		Level: buffer.LevelWarning, Subject: about,
+		Text:  first.String() + more + "; role " + role + " may not see since when, so nobody knows whether it was forgotten",
+		Fix:   "GRANT pg_read_all_stats TO " + pg.Quote(role),
+		About: fmt.Sprint(d.started, " hidden ", first.PID, " ", first.Horizon),
+	})
 }
 
 // blockerFix is how to end a blocker.

@@ -93,8 +93,8 @@ func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 	d.storage(ctx, events)
 	d.deadlockTimeout(events)
 	d.deadRows(ctx, events)
-	d.privileges(ctx)
-	d.blockers(ctx)
+	sees := d.privileges(ctx)
+	d.blockers(ctx, sees, events.Role)
 	return d.findings
 }
 
@@ -102,6 +102,7 @@ func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 type diagnosis struct {
 	Config
 	state    *State // nil if tables are missing
+	started  string // when the server did, which tells it from others
 	findings []buffer.Finding
 }
 
@@ -136,7 +137,8 @@ func (d *diagnosis) query(ctx context.Context, about, sql string, row func(v []s
 
 const serverSQL = `
 SELECT current_setting('server_version_num')::bigint, current_setting('server_version'), pg_is_in_recovery(),
-       current_setting('default_transaction_read_only')::boolean, quote_ident(current_database())`
+       current_setting('default_transaction_read_only')::boolean, quote_ident(current_database()),
+       pg_postmaster_start_time()::text`
 
 // server reports whether the server takes writes; otherwise nothing more can be examined.
 func (d *diagnosis) server(ctx context.Context) bool {
@@ -148,6 +150,7 @@ func (d *diagnosis) server(ctx context.Context) bool {
 	)
 	err := d.DB.RoundTrip(ctx, []pg.Step{pg.ReadTx(d.DB.StatementTimeout), {SQL: serverSQL, Row: func(v [][]byte) error {
 		number, version, recovery, readOnly, database = pg.ReadInt8(v[0]), string(v[1]), pg.ReadBool(v[2]), pg.ReadBool(v[3]), string(v[4])
+		d.started = string(v[5])
 		return nil
 	}}})
 	switch {

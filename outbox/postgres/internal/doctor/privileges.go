@@ -3,6 +3,7 @@ package doctor
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
@@ -53,7 +54,7 @@ func MissingPrivileges(ctx context.Context, db *pg.DB, p buffer.SupervisorPolicy
 		if p.TerminateAfter > 0 {
 			text, level = text+", and terminates none", buffer.LevelWarning
 		}
-		missing = append(missing, buffer.Finding{Level: level, Subject: "sessions", Text: text, Fix: "GRANT pg_read_all_stats TO " + role})
+		missing = append(missing, buffer.Finding{Level: level, Subject: aboutSessions, Text: text, Fix: "GRANT pg_read_all_stats TO " + role})
 	}
 	if p.TerminateAfter == 0 {
 		return missing, nil
@@ -71,15 +72,19 @@ func MissingPrivileges(ctx context.Context, db *pg.DB, p buffer.SupervisorPolicy
 	return missing, nil
 }
 
-// privileges adds whether the role can do what the supervisor needs.
-func (d *diagnosis) privileges(ctx context.Context) {
-	const about = "sessions"
+// aboutSessions is the subject of whether the role sees those of other roles.
+const aboutSessions = "sessions"
+
+// privileges adds whether the role can do what the supervisor needs, and reports whether it sees since when other roles' transactions are open.
+func (d *diagnosis) privileges(ctx context.Context) (sees bool) {
+	const about = aboutSessions
 	missing, err := MissingPrivileges(ctx, d.DB, d.Policy)
 	if d.failed(about, err) {
-		return
+		return false
 	}
 	if len(missing) == 0 {
 		d.ok(about, "the role sees those of all roles")
 	}
 	d.findings = append(d.findings, missing...)
+	return !slices.ContainsFunc(missing, func(f buffer.Finding) bool { return f.Subject == about })
 }
