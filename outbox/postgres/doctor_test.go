@@ -214,6 +214,18 @@ func TestDiagnose_CannotWrite(t *testing.T) {
 	}
 }
 
+// A full disk still has room for small rows in pages that exist.
+func TestDiagnose_RoomForSmallRowsOnly(t *testing.T) {
+	t.Parallel()
+	p := newDoctorDB(t, testserver.Postgres(t))
+	p.exec("BEGIN; CREATE FUNCTION full_disk() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF pg_column_size(NEW.notice) > 60000 THEN" +
+		" RAISE 'could not extend file: No space left on device' USING ERRCODE = 'disk_full'; END IF; RETURN NEW; END $$;" +
+		" CREATE TRIGGER full_disk BEFORE INSERT ON outbox_relays FOR EACH ROW EXECUTE FUNCTION full_disk(); COMMIT")
+	if f := find(diagnose(t, p.url, time.Hour), buffer.LevelError, "server", "it cannot write, its disk is full: "); f == nil || !strings.Contains(f.Fix, "free space") {
+		t.Errorf("the finding is %+v", f)
+	}
+}
+
 // A server that answers need not be started.
 func TestDiagnose_NoDatabase(t *testing.T) {
 	t.Parallel()

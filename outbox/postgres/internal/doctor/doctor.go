@@ -156,8 +156,11 @@ func (d *diagnosis) server(ctx context.Context) bool {
 	switch {
 	case err != nil:
 		fix := "start the server, or correct source.url"
-		if err = d.DB.ConnectError(err); errors.Is(err, buffer.ErrNotReady) { // the server answers
+		switch err = d.DB.ConnectError(err); { // the server answers
+		case errors.Is(err, buffer.ErrNotReady):
 			fix = "correct source.url, or create the role or the database"
+		case errors.Is(err, buffer.ErrNoWrites):
+			fix = freeSpace
 		}
 		d.problem(about, err.Error(), fix)
 		return false
@@ -186,6 +189,8 @@ func (d *diagnosis) tables(ctx context.Context) {
 		d.ok(about, "tables, columns and privileges exist")
 	case notReady:
 		d.findings = append(d.findings, missing.Missing...)
+	case errors.Is(err, buffer.ErrNoWrites) && pg.Code(err) == pg.CodeDiskFull:
+		d.problem("server", err.Error(), freeSpace)
 	case errors.Is(err, buffer.ErrNotReady): // another claim mode
 		d.problem(about, err.Error(), "follow the steps it names")
 	default:
@@ -193,10 +198,15 @@ func (d *diagnosis) tables(ctx context.Context) {
 	}
 }
 
-// The row has the shape of a relay's report, and no other session sees it.
+// The row has the shape of a relay's report, and no other session sees it. It is larger than what is free in pages that exist, and cannot be
+// compressed: a small row still finds room when the disk is full.
 const probeSQL = `
-INSERT INTO outbox_relays (buffer, sink, owner, version, seen_at, stopped, delivered, dead, last_minute)
-VALUES ($1, '', 'doctor', '', clock_timestamp(), true, 0, 0, 0) ON CONFLICT DO NOTHING`
+INSERT INTO outbox_relays (buffer, sink, owner, version, seen_at, stopped, delivered, dead, last_minute, notice)
+SELECT $1, '', 'doctor', '', clock_timestamp(), true, 0, 0, 0, string_agg(encode(sha256(convert_to(random()::text, 'UTF8')), 'hex'), '')
+FROM generate_series(1, 1024) ON CONFLICT DO NOTHING`
+
+// freeSpace is the fix of a full disk.
+const freeSpace = "free space on the disk of the database"
 
 // writes adds whether a row can be written, which a full disk prevents. It is rolled back.
 func (d *diagnosis) writes(ctx context.Context) {
@@ -206,7 +216,7 @@ func (d *diagnosis) writes(ctx context.Context) {
 	switch {
 	case err == nil:
 	case pg.Code(err) == pg.CodeDiskFull:
-		d.problem("server", "it cannot write: "+err.Error(), "free space on the disk of the database")
+		d.problem("server", "it cannot write, its disk is full: "+err.Error(), freeSpace)
 	default:
 		d.problem("server", "it cannot write: "+d.DB.ConnectError(err).Error(), "remove this cause; the server's log says more")
 	}

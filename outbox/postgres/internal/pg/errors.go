@@ -32,6 +32,7 @@ const (
 	CodeNoDatabase         = "3D000"
 	CodeBadAuth            = "28P01"
 	CodeBadAuthMethod      = "28000"
+	codeInternal           = "XX000"
 )
 
 // Code is the server's code of an error, "" if the error is not the server's.
@@ -79,10 +80,21 @@ func (db *DB) ConnectError(err error) error { return ConnectError(db.pool.Config
 // ConnectError adds how to fix a connection that cannot be made. pgx keeps the password
 // out of its errors, and the server's name out of a deadline's.
 func ConnectError(to *pgx.ConnConfig, err error) error {
+	if errors.Is(err, buffer.ErrNoWrites) {
+		return err
+	}
+	full := isDiskFull(err)
+	answer, isRefused := refused(to, err)
+	switch {
+	case full && isRefused:
+		return fmt.Errorf("%w: its disk is full: %w", buffer.ErrNoWrites, answer)
+	case full:
+		return fmt.Errorf("%w: its disk is full: %w", buffer.ErrNoWrites, err)
+	}
 	switch Code(err) {
 	case CodeBadAuth, CodeBadAuthMethod:
 		return fmt.Errorf("%w: the database rejects the role; check user and password in source.url, and pg_hba.conf: %w", buffer.ErrNotReady, err)
-	case CodeReadOnly, CodeDiskFull:
+	case CodeReadOnly:
 		return fmt.Errorf("%w: %w", buffer.ErrNoWrites, err)
 	case CodeNoDatabase:
 		return fmt.Errorf("%w: the database does not exist; check source.url, or run createdb: %w", buffer.ErrNotReady, err)
@@ -91,6 +103,8 @@ func ConnectError(to *pgx.ConnConfig, err error) error {
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("PostgreSQL at %s:%d did not answer in time: %w", to.Host, to.Port, err)
+	case isRefused:
+		return answer
 	case connecting && connectErr.Config != nil:
 		return fmt.Errorf("cannot reach PostgreSQL at %s:%d: %w", connectErr.Config.Host, connectErr.Config.Port, err)
 	}
