@@ -35,7 +35,7 @@ pipelines:
 	do(t, []string{"PASSWORD=pa/ss-s3cret"}, "check", "-c", path).want(t, 0, `ok  orders: postgres://***@db/app (outbox_events) -> redis://***@cache/0 (stream s:{topic}), 4 workers, batches of 1000, @every 1s
 ok  lists: sqlite:///var/lib/app.db (events) -> rediss://cache (list {topic}), 1 worker, batches of 10, */5 * * * *
 ok  bus: postgres://***@db/bus (outbox_events) -> nats://***@bus (JetStream subject orders.{topic}), 4 workers, batches of 1000, @every 1s
-ok  hooks: postgres://***@db/hooks (outbox_events) -> https://api.example/*** (POST ndjson), 4 workers, batches of 1000, @every 1s
+ok  hooks: postgres://***@db/hooks (outbox_events) -> https://api.example/hook?*** (POST ndjson), 4 workers, batches of 1000, @every 1s
 ok  lines: postgres://***@db/lines (outbox_events) -> file:///var/log/events (NDJSON), 4 workers, batches of 1000, @every 1s
 `, "")
 }

@@ -109,7 +109,7 @@ func (a *app) init(ctx context.Context, f *initFlags) error {
 	if err := writeNewFile(f.output, text, f.force); err != nil {
 		return err
 	}
-	_, err = io.WriteString(a.stdout, a.redact(nextSteps(&d, catalog, sink, cfg.Pipelines[0].Source.Custom)))
+	_, err = io.WriteString(a.stdout, nextSteps(&d, catalog, sink, cfg.Pipelines[0].Source.Custom, a.redact))
 	return err
 }
 
@@ -191,14 +191,23 @@ func (a *app) askSink(q *questions, f *initFlags, d *scaffold.Draft, catalog *in
 // parseURLs parses the URLs as a configuration does. From then on their secrets are redacted, but for the names that are shown.
 func (a *app) parseURLs(source, sink string, shown ...string) (*config.Pipeline, error) {
 	env := map[string]string{"SOURCE": source, "SINK": sink}
-	cfg, err := config.Parse("relay.yaml", []byte("pipelines:\n  - name: p\n    source: {url: \"${SOURCE}\"}\n    sink: {url: \"${SINK}\"}\n"),
-		func(name string) (string, bool) { value, set := env[name]; return value, set })
+	parse := func(source, sink string) (*config.Config, error) {
+		return config.Parse("relay.yaml", []byte("pipelines:\n  - name: p\n    source: {url: "+strconv.Quote(source)+"}\n    sink: {url: "+strconv.Quote(sink)+"}\n"),
+			func(name string) (string, bool) { value, set := env[name]; return value, set })
+	}
+	// The errors of an expanded URL quote nothing of it.
+	cfg, err := parse("${SOURCE}", "${SINK}")
 	var wrong config.Errors
 	if errors.As(err, &wrong) {
 		return nil, usage("%s", wrong[0].Text)
 	}
 	if err != nil {
 		return nil, err
+	}
+	// A literal URL shows the words of its path.
+	literal := func(url string) string { return strings.ReplaceAll(url, "${", "$${") }
+	if written, err := parse(literal(source), literal(sink)); err == nil {
+		cfg = written
 	}
 	before, redact := a.redact, cfg.Redactor(shown...)
 	a.redact = func(text string) string { return redact(before(text)) }
@@ -283,22 +292,23 @@ func writeNewFile(path, text string, force bool) (err error) {
 	return err
 }
 
-// nextSteps describes the file, and what to do in the database and the environment before the relay runs.
-func nextSteps(d *scaffold.Draft, catalog *introspect.Database, sink string, custom buffer.CustomTable) string {
+// nextSteps describes the file, and what to do in the database and the environment before the relay runs. What is not of the
+// relay itself is redacted, but not the file's name.
+func nextSteps(d *scaffold.Draft, catalog *introspect.Database, sink string, custom buffer.CustomTable, redact func(string) string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "Wrote %s: from %s to %s\n", d.File, d.Source.Name, sink)
-	b.WriteString(whatIsSent(d, custom))
+	fmt.Fprintf(&b, "Wrote %s: from %s to %s\n", d.File, redact(d.Source.Name), redact(sink))
+	b.WriteString(redact(whatIsSent(d, custom)))
 	for _, warning := range warnings(d) {
-		fmt.Fprintf(&b, "\n%s\n", wrapped(warning))
+		fmt.Fprintf(&b, "\n%s\n", wrapped(redact(warning)))
 	}
 	if add := d.Source.AddCursor(); add != "" {
 		fmt.Fprintf(&b, "\n%s\n\n    %s;\n", wrapped("Its primary key is a uuid: each claim reads the whole table. A growing column prevents that. "+
-			"If you may add one, run this, and remove the # before cursor: seq in "+d.File+":"), add)
+			"If you may add one, run this, and remove the # before cursor: seq in "+d.File+":"), redact(add))
 	}
 	if steps := d.Source.Steps(catalog); len(steps) > 0 {
 		b.WriteString("\nIn the database:\n")
 		for _, step := range steps {
-			fmt.Fprintf(&b, "\n  -- %s\n  %s\n", step.Why, step.SQL)
+			fmt.Fprintf(&b, "\n  -- %s\n  %s\n", redact(step.Why), redact(step.SQL))
 		}
 	}
 	heading := "\nIn the environment:\n\n"

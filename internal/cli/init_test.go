@@ -152,7 +152,7 @@ func TestInit_Environment(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "relay.yaml")
 	env := initEnv(db.url, "https://hooks.example/s3cret-path?key=s3cret-key")
 	wrote := do(t, env, "init", "-o", path)
-	wrote.want(t, 0, "to https://hooks.example/***\n", "")
+	wrote.want(t, 0, "to https://hooks.example/***?***\n", "")
 	if strings.Contains(wrote.stdout, "export RELAY_") {
 		t.Error("init asks for variables that are set")
 	}
@@ -168,10 +168,22 @@ func TestInit_TableInPath(t *testing.T) {
 	db.exec(`CREATE TABLE "OrderEvents" (id INTEGER PRIMARY KEY AUTOINCREMENT, "unitPrice" INTEGER, created_at TEXT, group_id TEXT)`)
 	path := filepath.Join(t.TempDir(), "relay.yaml")
 	wrote := do(t, nil, "init", "--source", db.url, "--table", "OrderEvents", "--sink", "https://api.example/v1/OrderEvents/tok3nAbCdEf", "-o", path)
-	wrote.want(t, 0, "from OrderEvents to https://api.example/***\n", "")
+	wrote.want(t, 0, "from OrderEvents to https://api.example/v1/OrderEvents/***\n", "")
 	if strings.Contains(wrote.stdout, "tok3n") {
 		t.Errorf("the token is shown:\n%s", wrote.stdout)
 	}
+}
+
+// The file's name is shown, also if a part of it is a secret of the URL.
+func TestInit_ShowsFile(t *testing.T) {
+	t.Parallel()
+	db := newAppDatabase(t, true)
+	db.exec("CREATE TABLE pairs (a INTEGER)") // makes the file
+	path := filepath.Join(t.TempDir(), "tok3nAbCdEf.yaml")
+	wrote := do(t, nil, "init", "--source", db.url, "--sink", "https://api.example/crm/v3/contacts/tok3nAbCdEf", "-o", path)
+	wrote.want(t, 0, "Wrote "+path+": from outbox_events to https://api.example/crm/v3/contacts/***\n", "")
+	wrote.want(t, 0, "  relay run -c "+path+" ", "")
+	wrote.want(t, 0, "The end of "+path+" says", "")
 }
 
 // A table whose primary key has two columns works with a unique one of them, and init says how.

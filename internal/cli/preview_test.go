@@ -39,7 +39,7 @@ func TestPreview_Request(t *testing.T) {
 	request := func(i int, events string, bodies ...string) string {
 		return fmt.Sprintf(`
 request %d of 2: %s
-POST http://127.0.0.1:1/*** (orders)
+POST http://127.0.0.1:1/{topic}?*** (orders)
 Authorization: Basic ***
 Content-Type: application/json
 Idempotency-Key: GROUP
@@ -91,7 +91,7 @@ func TestPreview_NotSent(t *testing.T) {
 	db.exec(`INSERT INTO contact_activities (lead_id, kind) VALUES (7, 'opened'); INSERT INTO contact_activity_events (contact_activity_id) VALUES (1), (99), (98)`)
 	r := do(t, nil, "preview", "-c", path)
 	r.want(t, 0, "3 events read", "")
-	for _, want := range []string{"request 1 of 1: event 1\nPOST http://127.0.0.1:1/*** (7)\n", "not sent: events 2, 3\nsource.project returns no row. They become dead letters"} {
+	for _, want := range []string{"request 1 of 1: event 1\nPOST http://127.0.0.1:1/{key} (7)\n", "not sent: events 2, 3\nsource.project returns no row. They become dead letters"} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("%q is not in\n%s", want, r.stdout)
 		}

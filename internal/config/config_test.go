@@ -143,7 +143,7 @@ func TestParse_ReadsEveryKey(t *testing.T) {
 	check("retry", s.Retry, Retry{1, 10 * time.Millisecond, 10 * time.Millisecond, 1.5})
 
 	hook := s.DeadLetter.Hook
-	check("the hook's URL", hook.URL, secretText("https://ops:h00kS3cret@ops.example/dead?k=h00kS3cret", "https://***@ops.example/***"))
+	check("the hook's URL", hook.URL, secretText("https://ops:h00kS3cret@ops.example/dead?k=h00kS3cret", "https://***@ops.example/dead?***"))
 	check("the hook's part", hook.HTTP, HTTPSink{
 		Method: "POST", Format: "json", Timeout: 3 * time.Second, Headers: map[string]Secret{"X-Key": secretText("h00kS3cret", "***")},
 	})
@@ -172,7 +172,7 @@ func TestParse_ReadsEveryKey(t *testing.T) {
 	})
 	check("tls", p["bulk"].Sink.TLS, TLS{CA: "ca.pem", Cert: "cert.pem", Key: "key.pem", ServerName: "api.internal"})
 	check("http URL", p["bulk"].Sink.URL, secretText(
-		"https://user:l1teralS3cret@api.example/v1/{topic}/bulk?k={key}", "https://***@api.example/***"))
+		"https://user:l1teralS3cret@api.example/v1/{topic}/bulk?k={key}", "https://***@api.example/v1/{topic}/bulk?***"))
 	check("webhook", p["hook"].Sink.URL, secretText(environment["HOOK_URL"], "https://hooks.example/***"))
 	check("http's defaults", p["hook"].Sink.HTTP, HTTPSink{Method: "POST", Format: "json", Timeout: 30 * time.Second})
 	check("stdout", p["stdout"].Sink.File, FileSink{})

@@ -374,7 +374,7 @@ func (p *Pipeline) openSink(s *Sink, b buffer.Buffer, process Process) (sink.Sin
 	case "http":
 		headers, secrets := reveal(s.HTTP.Headers), reveal(s.HTTP.Secrets)
 		return httpsink.New(httpsink.Config{
-			URL: url, Method: s.HTTP.Method, Headers: headers, Format: s.HTTP.Format,
+			URL: url, ShownURL: s.URL.String(), Method: s.HTTP.Method, Headers: headers, Format: s.HTTP.Format,
 			Timeout: s.HTTP.Timeout, TLS: sink.TLS(s.TLS),
 			MaxBytes: int(s.HTTP.MaxBytes), Refused: s.HTTP.Refused, Unavailable: s.HTTP.Unavailable,
 			Request: s.HTTP.Request, Results: s.HTTP.Results, ProgramSecrets: secrets, Gzip: s.HTTP.Gzip, Single: p.BatchSize == 1,
@@ -384,7 +384,7 @@ func (p *Pipeline) openSink(s *Sink, b buffer.Buffer, process Process) (sink.Sin
 				TokenURL: s.HTTP.OAuth2.TokenURL.Reveal(), ClientID: s.HTTP.OAuth2.ClientID, ClientSecret: s.HTTP.OAuth2.ClientSecret.Reveal(),
 				Scopes: s.HTTP.OAuth2.Scopes, Audience: s.HTTP.OAuth2.Audience,
 			},
-			Sign: s.HTTP.Sign.Secret.Reveal(), Proxy: s.HTTP.Proxy.Reveal(), Secrets: p.redaction.values(),
+			Sign: s.HTTP.Sign.Secret.Reveal(), Proxy: s.HTTP.Proxy.Reveal(), Secrets: slices.Concat(p.redaction.values(), s.URL.pathSecrets()),
 		})
 	case "file":
 		return filesink.New(filesink.Config{URL: url}, process.Stdout)

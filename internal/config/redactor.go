@@ -139,7 +139,7 @@ func (s Secret) pieces(shown []string) []string {
 		return nil
 	}
 	if strings.Contains(text, "://") {
-		return urlPieces(text, shown)
+		return s.urlPieces(shown)
 	}
 	all := []string{text}
 	if _, credentials, found := strings.Cut(text, " "); found { // Authorization: Bearer ...
@@ -149,7 +149,7 @@ func (s Secret) pieces(shown []string) []string {
 }
 
 // urlPieces are the secrets of a URL, as written and decoded, without those of its path that are shown.
-func urlPieces(text string, shown []string) []string {
+func (s Secret) urlPieces(shown []string) []string {
 	var all []string
 	add := func(written string, decode func(string) (string, error)) {
 		all = append(all, written)
@@ -157,7 +157,7 @@ func urlPieces(text string, shown []string) []string {
 			all = append(all, decoded)
 		}
 	}
-	scheme, userinfo, _, rest := redact.SplitURL(text)
+	scheme, userinfo, _, rest := redact.SplitURL(s.Reveal())
 	user, password, found := strings.Cut(userinfo, ":")
 	switch {
 	case found:
@@ -168,7 +168,7 @@ func urlPieces(text string, shown []string) []string {
 		add(user, url.PathUnescape)
 	}
 	if strings.HasPrefix(scheme, "http") {
-		return append(all, slices.DeleteFunc(redact.PathSecrets(text), func(part string) bool { return slices.Contains(shown, part) })...)
+		return append(all, slices.DeleteFunc(s.pathSecrets(), func(part string) bool { return slices.Contains(shown, part) })...)
 	}
 	_, query, _ := strings.Cut(rest, "?")
 	for parameter := range strings.SplitSeq(query, "&") {

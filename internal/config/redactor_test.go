@@ -83,15 +83,15 @@ func TestRedactor_NoSecrets(t *testing.T) {
 // A part of a URL's path that equals a name is shown, but no password, and nothing else of the path.
 func TestRedactor_Shown(t *testing.T) {
 	t.Parallel()
-	c, err := Parse("relay.yaml", []byte(`pipelines: [{name: p, source: {url: "sqlite:///p"}, sink: {url: "https://u:UnitPrice@api.example/v1/OrderEvents/tok3nAbCdEf"}}]`), os.LookupEnv)
+	c, err := Parse("relay.yaml", []byte(`pipelines: [{name: p, source: {url: "sqlite:///p"}, sink: {url: "https://u:UnitPrice@api.example/v1/Ord3rEvents/tok3nAbCdEf"}}]`), os.LookupEnv)
 	if err != nil {
 		t.Fatal(err)
 	}
-	const text = "from OrderEvents (UnitPrice) to v1/OrderEvents/tok3nAbCdEf or tok3nAbCdEf"
-	if got := c.Redactor("OrderEvents", "UnitPrice")(text); got != "from OrderEvents (***) to *** or ***" {
+	const text = "from Ord3rEvents (UnitPrice) to v1/Ord3rEvents/tok3nAbCdEf or tok3nAbCdEf"
+	if got := c.Redactor("Ord3rEvents", "UnitPrice")(text); got != "from Ord3rEvents (***) to *** or ***" {
 		t.Errorf("it becomes %q", got)
 	}
-	if got := c.Redactor()(text); strings.Contains(got, "OrderEvents") {
+	if got := c.Redactor()(text); strings.Contains(got, "Ord3rEvents") {
 		t.Errorf("without names it becomes %q", got)
 	}
 }

@@ -14,8 +14,10 @@ const hidden = redact.Hidden
 // its harmless parts. Compare the results of Reveal, not Secrets.
 type Secret struct {
 	// A pointer, because even printing by reflection does not follow it.
-	text   *string
-	masked string
+	text *string
+	// written is the text of a URL with *** in the place of each expanded value; nil if all of it was expanded.
+	written *string
+	masked  string
 }
 
 func newSecret(text string) Secret {
@@ -25,14 +27,13 @@ func newSecret(text string) Secret {
 	return Secret{text: &text, masked: hidden}
 }
 
-// newSecretURL is a URL that shows its scheme, host and, unless it is http, its path,
-// without what an expansion added. A URL that is one expansion shows them too.
+// newSecretURL is a URL that shows its scheme, host and path, without what an expansion added. Of an http path it shows the
+// plain parts. A URL that is one expansion shows them too, but an http URL no path.
 func newSecretURL(in input) Secret {
-	masked := in.masked
 	if in.whole {
-		masked = in.text
+		return Secret{text: &in.text, masked: maskURL(in.text, true)}
 	}
-	return Secret{text: &in.text, masked: maskURL(masked)}
+	return Secret{text: &in.text, written: &in.masked, masked: maskURL(in.masked, false)}
 }
 
 // Reveal returns the text; "" for the zero Secret.
@@ -55,9 +56,18 @@ func (s Secret) LogValue() slog.Value { return slog.StringValue(s.masked) }
 // MarshalText implements encoding.TextMarshaler.
 func (s Secret) MarshalText() ([]byte, error) { return []byte(s.masked), nil }
 
-// maskURL masks the user, the query and, of an http URL, the path: webhooks have
-// secrets in their paths. The URL must be valid.
-func maskURL(url string) string {
+// pathSecrets are the secrets in the path and the query of an http URL.
+func (s Secret) pathSecrets() []string {
+	written := ""
+	if s.written != nil {
+		written = *s.written
+	}
+	return redact.PathSecrets(s.Reveal(), written)
+}
+
+// maskURL masks the user, the query and, of an http URL, what may be secret in the path, as in that of a webhook: all
+// of it if it is expanded. The URL must be valid.
+func maskURL(url string, expanded bool) string {
 	scheme, user, hosts, rest := redact.SplitURL(url)
 	if hosts == "" && rest == "" {
 		return url // stdout:
@@ -67,6 +77,9 @@ func maskURL(url string) string {
 	}
 	end := "?#"
 	if strings.HasPrefix(scheme, "http") {
+		if !expanded {
+			return redact.MaskPath(scheme + "://" + user + hosts + rest)
+		}
 		end = "/?#"
 	}
 	if i := strings.IndexAny(rest, end); i >= 0 && rest[i:] != "/" {

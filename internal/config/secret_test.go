@@ -78,9 +78,12 @@ func TestSecret_MasksURL(t *testing.T) {
 func TestSecret_MasksHTTPPathAndQuery(t *testing.T) {
 	t.Parallel()
 	for written, want := range map[string]string{
-		"https://u:l1teralS3cret@api.example/v1/{topic}?k=l1teralS3cret": "https://***@api.example/***",
-		"https://api.example/in/l1teralS3cretl1teral/{key}":              "https://api.example/***",
-		"https://api.example/in/${RELAY_ADMIN_TOKEN}/more":               "https://api.example/***",
+		"https://u:l1teralS3cret@api.example/v1/{topic}?k=l1teralS3cret": "https://***@api.example/v1/{topic}?***",
+		"https://api.example/api/v1/contacts/batch":                      "https://api.example/api/v1/contacts/batch",
+		"https://api.example/${NO_PATH:-contacts}/batch":                 "https://api.example/***/batch",
+		"${NO_URL:-https://api.example/contacts/batch}":                  "https://api.example/***",
+		"https://api.example/in/l1teralS3cretl1teral/{key}":              "https://api.example/in/***/{key}",
+		"https://api.example/in/${RELAY_ADMIN_TOKEN}/more":               "https://api.example/in/***/more",
 		"https://api.example?k=l1teralS3cret":                            "https://api.example?***",
 		"https://api.example/":                                           "https://api.example/",
 	} {

@@ -93,7 +93,7 @@ func (s *Sink) warn(path string, add func(at Place, text, fix string)) {
 	}
 	text := s.URL.Reveal()
 	scheme, user, host, rest := redact.SplitURL(text)
-	if scheme == "http" && isRemoteURL(host) && (user != "" || s.HTTP.sendsSecrets() || len(redact.PathSecrets(text)) > 0) {
+	if scheme == "http" && isRemoteURL(host) && (user != "" || s.HTTP.sendsSecrets() || len(s.URL.pathSecrets()) > 0) {
 		add(s.Place, path+".url is http://, so credentials cross the network to another machine in clear text", "use https://")
 	}
 	if token := s.HTTP.OAuth2.TokenURL.Reveal(); strings.HasPrefix(token, "http://") {

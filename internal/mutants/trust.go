@@ -143,6 +143,27 @@ var trustMutants = []mutant{
 		pkg:  "./internal/redact", test: "TestRedactor_Base64",
 	},
 	{
+		name: "the token of a webhook is shown because it looks like a word",
+		file: "internal/redact/plain.go",
+		old:  `strings.Contains(path, "hook")`,
+		new:  `strings.Contains(path, "hook") && host == ""`,
+		pkg:  "./internal/redact", test: "TestMaskPath_Words",
+	},
+	{
+		name: "what was expanded into a path is shown because it looks like a word",
+		file: "internal/redact/url.go",
+		old:  "written[j] == text {",
+		new:  "written[j] != Hidden+text {",
+		pkg:  "./internal/redact", test: "TestPathSecrets_Expanded",
+	},
+	{
+		name: "random letters of a path are taken for a word",
+		file: "internal/redact/plain.go",
+		old:  "unseen <= 1",
+		new:  "unseen <= 4",
+		pkg:  "./internal/redact", test: "TestMaskPath_RandomTokens",
+	},
+	{
 		name: "a projection that breaks the connection is tried whole for ever",
 		file: "outbox/postgres/internal/custom/project.go",
 		old:  "p.leased && ctx.Err() == nil && breaks(err)",
@@ -718,8 +739,8 @@ var trustMutants = []mutant{
 	{
 		name: "a UUID in a webhook's path is shown",
 		file: "internal/redact/url.go",
-		old:  "return !isPlain(segment) && (len(segment)",
-		new:  "return !isPlain(segment) && strings.Count(segment, \"-\") != 4 && (len(segment)",
+		old:  "return !s.isPlain(part) && (len(part)",
+		new:  "return !s.isPlain(part) && strings.Count(part, \"-\") != 4 && (len(part)",
 		pkg:  "./internal/redact", test: "TestPathSecrets_Webhooks",
 	},
 	{

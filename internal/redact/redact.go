@@ -169,13 +169,15 @@ func (l *layer) firstPart(secret string, asWord bool, none int) int {
 //go:embed words.txt
 var wordList string
 
-var common = func() map[string]bool {
-	words := map[string]bool{}
-	for word := range strings.Lines(wordList) {
-		words[strings.TrimSpace(word)] = true
+var common = readWords(wordList)
+
+func readWords(list string) map[string]bool {
+	all := map[string]bool{}
+	for word := range strings.Lines(list) {
+		all[strings.TrimSpace(word)] = true
 	}
-	return words
-}()
+	return all
+}
 
 // IsCommon reports whether s is a word of the relay's own texts.
 func IsCommon(s string) bool { return common[strings.ToLower(s)] }

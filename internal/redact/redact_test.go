@@ -123,7 +123,7 @@ func TestPathSecrets(t *testing.T) {
 		"https://api.example/{topic}?a=1&T0KEN1":                 {"T0KEN1"},
 		"https://api.example/{topic}?for={key}&sig=a%2Fb%2Fc%20": {"a%2Fb%2Fc%20", "a/b/c "},
 	} {
-		if got := PathSecrets(template); !slices.Equal(got, want) {
+		if got := PathSecrets(template, template); !slices.Equal(got, want) {
 			t.Errorf("%s: got %q; want %q", template, got, want)
 		}
 	}
@@ -149,7 +149,7 @@ var webhooks = map[string][]string{
 func TestPathSecrets_Webhooks(t *testing.T) {
 	t.Parallel()
 	for url, secrets := range webhooks {
-		r := New(PathSecrets(url), nil)
+		r := New(PathSecrets(url, url), nil)
 		for _, secret := range secrets {
 			if got := r.Text("Cannot POST " + secret + " today"); strings.Contains(got, secret) || !strings.HasSuffix(got, "*** today") {
 				t.Errorf("%s: %s becomes %q", url, secret, got)

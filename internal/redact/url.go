@@ -2,7 +2,6 @@ package redact
 
 import (
 	"net/url"
-	"regexp"
 	"slices"
 	"strings"
 )
@@ -49,10 +48,11 @@ const (
 )
 
 // PathSecrets are what a server may repeat of the path and the query of an HTTP URL, which may contain {topic} and
-// {key}. A path counts from any segment on, unless all of its segments are plain. A segment counts alone if it
+// {key}. written is the URL with Hidden in the place of each expanded value; "" if all of it was expanded. A path counts from any
+// segment on, unless all of its segments are plain. A segment counts alone if it
 // looks like a token, and so do its parts. Values of the query count always, but for numbers and dates. Each is
 // there as written and unescaped.
-func PathSecrets(template string) (all []string) {
+func PathSecrets(template, written string) (all []string) {
 	add := func(secret string) {
 		for _, unescape := range []func(string) (string, error){keep, url.PathUnescape, url.QueryUnescape} {
 			if form, err := unescape(secret); err == nil && len(form) >= minSecret && !slices.Contains(all, form) {
@@ -66,20 +66,20 @@ func PathSecrets(template string) (all []string) {
 		return nil
 	}
 	path, query, _ := strings.Cut(rest[start:], "?")
-	for _, literal := range Literals(path) {
-		literal = strings.TrimSuffix(literal, "/")
-		for at := range len(literal) {
-			if literal[at] != '/' || !slices.ContainsFunc(strings.Split(literal[at+1:], "/"), isUnusual) {
+	for _, segments := range segmentsOf(path, cautionOf(rest), written) {
+		for i := range segments[1:] {
+			suffix := segments[1+i:]
+			if !slices.ContainsFunc(suffix, segment.isUnusual) {
 				continue
 			}
-			add(literal[at:])
-			if suffix := literal[at+1:]; strings.Contains(suffix, "/") {
-				add(suffix)
+			add("/" + join(suffix))
+			if len(suffix) > 1 {
+				add(join(suffix))
 			}
 		}
-		for segment := range strings.SplitSeq(literal, "/") {
-			for _, part := range append(strings.FieldsFunc(segment, isSeparator), segment) {
-				if isToken(part) {
+		for _, one := range segments {
+			for _, part := range append(strings.FieldsFunc(one.text, isSeparator), one.text) {
+				if one.isToken(part) {
 					add(part)
 				}
 			}
@@ -91,7 +91,7 @@ func PathSecrets(template string) (all []string) {
 			value = name
 		}
 		for _, literal := range Literals(value) {
-			if !isPlain(literal) {
+			if !onlyCommon.isPlain(literal) {
 				add(literal)
 			}
 		}
@@ -103,28 +103,73 @@ func keep(s string) (string, error) { return s, nil }
 
 func isSeparator(c rune) bool { return strings.ContainsRune("@:;,=~.", c) }
 
-var (
-	// version matches v2, 1.0, v1beta1, and dates.
-	version  = regexp.MustCompile(`(?i)^v?[0-9]+([._-]?(alpha|beta|rc|preview)?[0-9]*)*$`)
-	numbered = regexp.MustCompile(`^([A-Za-z]+)[0-9]{1,2}$`)
-)
-
-// isPlain reports whether a segment says nothing secret: a common word, with a number or without, a version, a
-// date, a short number.
-func isPlain(segment string) bool {
-	if word := numbered.FindStringSubmatch(segment); word != nil {
-		segment = word[1]
-	}
-	return IsCommon(segment) || len(segment) < minSecret || len(segment) < minDigits && version.MatchString(segment)
+// segment is a part of a path between two slashes, or between a slash and a placeholder.
+type segment struct {
+	text string
+	caution
 }
 
-func isUnusual(segment string) bool { return !isPlain(segment) }
+// segmentsOf cuts the parts of a path that are between its placeholders into segments. A segment with an expanded value needs more caution.
+func segmentsOf(path string, c caution, written string) (all [][]segment) {
+	_, rest, _ := strings.Cut(written, "://")
+	written, _, _ = strings.Cut(rest[strings.IndexByte(rest+"/", '/'):], "?")
+	asWritten := Literals(written)
+	literals := Literals(path)
+	for i, literal := range literals {
+		texts := strings.Split(strings.TrimSuffix(literal, "/"), "/")
+		segments := make([]segment, len(texts))
+		for j, text := range texts {
+			segments[j] = segment{text, onlyCommon}
+			if len(asWritten) != len(literals) {
+				continue
+			}
+			if written := strings.Split(asWritten[i], "/"); j < len(written) && written[j] == text {
+				segments[j].caution = c
+			}
+		}
+		all = append(all, segments)
+	}
+	return all
+}
 
-// isToken reports whether a segment of a path looks like a token, and not like a word or a version.
-func isToken(segment string) bool {
+func join(segments []segment) string {
+	texts := make([]string, len(segments))
+	for i, s := range segments {
+		texts[i] = s.text
+	}
+	return strings.Join(texts, "/")
+}
+
+// MaskPath hides what may be secret in the path of an HTTP URL, and its query. Hidden in it stays.
+func MaskPath(url string) string {
+	scheme, rest, found := strings.Cut(url, "://")
+	start := strings.IndexAny(rest, "/?#")
+	if !found || start < 0 {
+		return url
+	}
+	c := cautionOf(rest)
+	path, query := rest[start:], ""
+	if end := strings.IndexAny(path, "?#"); end >= 0 {
+		path, query = path[:end], path[end:end+1]+Hidden
+	}
+	segments := strings.Split(path, "/")
+	for i, text := range segments {
+		for _, literal := range Literals(text) {
+			if (segment{literal, c}).isUnusual() {
+				segments[i] = Hidden
+			}
+		}
+	}
+	return scheme + "://" + rest[:start] + strings.Join(segments, "/") + query
+}
+
+func (s segment) isUnusual() bool { return !s.isPlain(s.text) }
+
+// isToken reports whether a part of the segment looks like a token, and not like a word or a version.
+func (s segment) isToken(part string) bool {
 	mixedCase := func(s string) bool { return strings.ToLower(s) != s && strings.ToUpper(s) != s }
-	return !isPlain(segment) && (len(segment) >= minSegment ||
-		len(segment) >= minToken && (strings.ContainsAny(segment, "0123456789") || mixedCase(segment[1:])))
+	return !s.isPlain(part) && (len(part) >= minSegment ||
+		len(part) >= minToken && (strings.ContainsAny(part, "0123456789") || mixedCase(part[1:])))
 }
 
 // Literals are the parts of a template between its placeholders, which are not secret.

@@ -27,6 +27,8 @@ type Config struct {
 	// URL is the template of an event's address, http or https. Placeholders can follow the host; their
 	// values are escaped. user:password@ is sent as basic authentication. Required.
 	URL string
+	// ShownURL is URL with *** in the place of what a preview must not show; "" means URL. What looks secret in it is masked too.
+	ShownURL string
 	// Method is POST, PUT or PATCH; "" means POST.
 	Method string
 	// Headers are set on each request and override the sink's own. Their values can contain {topic} and

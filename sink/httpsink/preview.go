@@ -22,7 +22,7 @@ var (
 )
 
 // Preview implements sink.Previewer. It makes the requests as Send does, but fetches no token. "***" stands
-// for the token, the signature, the URL's path and query, and headers that may be secret. The error may be
+// for the token, the signature, the secrets of the URL's path, its query, and headers that may be secret. The error may be
 // that of Config.Request.
 func (s *Sink) Preview(ctx context.Context, b *buffer.Batch) ([]sink.PreparedMessage, error) {
 	r, rejected, err := s.prepare(ctx, b)
@@ -44,13 +44,16 @@ func (s *Sink) Preview(ctx context.Context, b *buffer.Batch) ([]sink.PreparedMes
 	}
 	s.authorize(req, without, b.GroupID.String(), r.body)
 	one := sink.PreparedMessage{
-		Summary: req.Method + " " + MaskPath(r.url), Header: s.maskedHeader(req), Body: r.body, Events: slices.Clone(r.indexes),
+		Summary: req.Method + " " + s.shownURL(), Header: s.maskedHeader(req), Body: r.body, Events: slices.Clone(r.indexes),
 	}
 	if address, ok := s.AddressOf(&b.Events[r.indexes[0]]); ok && address != "" {
 		one.Summary += " (" + address + ")"
 	}
 	return []sink.PreparedMessage{one}, sink.NewBatchError(rejected)
 }
+
+// shownURL is the URL's template without its secrets.
+func (s *Sink) shownURL() string { return MaskPath(cmp.Or(s.cfg.ShownURL, s.template.String())) }
 
 // PreviewAnswer implements sink.AnswerPreviewer. If the batch would be split, each part has the same answer.
 func (s *Sink) PreviewAnswer(ctx context.Context, b *buffer.Batch, a sink.Answer) error {

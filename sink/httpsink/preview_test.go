@@ -69,7 +69,7 @@ func TestPreview(t *testing.T) {
 		got = nil
 		testkit.NoError(t, s.Send(testContext(t), &part))
 		address, _ := s.AddressOf(&part.Events[0])
-		line := "PUT " + httpsink.MaskPath(url+"/") + "*** (" + address + ")"
+		line := "PUT " + url + "/***/{topic}?*** (" + address + ")"
 		if one.Summary != line || string(one.Body) != got[0].Body {
 			t.Errorf("shown\n%s\n%s\nsent\n%s\n%s", one.Summary, one.Body, line, got[0].Body)
 		}

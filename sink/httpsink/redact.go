@@ -19,14 +19,11 @@ const (
 	maxTokens = 8
 )
 
-// MaskPath hides the path and the query of an HTTP URL as a whole: either can be a secret, as in the URL
-// of a webhook. Scheme and host stay visible.
+// MaskPath hides the user, the query, and what may be secret in the path of an HTTP URL, as in that of a webhook. Scheme and host stay
+// visible.
 func MaskPath(url string) string {
 	scheme, _, host, tail := redact.SplitURL(url)
-	if tail != "" && tail != "/" {
-		tail = "/" + hidden
-	}
-	return scheme + "://" + host + tail
+	return redact.MaskPath(scheme + "://" + host + tail)
 }
 
 // MayBeSecret reports whether the value of a header may be secret, which is true of all but a few standard
@@ -50,7 +47,7 @@ type redactor struct {
 	now    *redact.Redactor
 }
 
-// newRedactor hides the user's credentials, the values of headers that may be secret, the URL's path and
+// newRedactor hides the user's credentials, the values of headers that may be secret, the secrets of the URL's path and
 // query, and these other secrets.
 func newRedactor(t target, headers map[string]string, secrets ...string) *redactor {
 	if t.user != nil {
@@ -65,7 +62,7 @@ func newRedactor(t target, headers map[string]string, secrets ...string) *redact
 			secrets = append(secrets, credentials)
 		}
 	}
-	secrets = append(secrets, redact.PathSecrets(t.template.String())...)
+	secrets = append(secrets, redact.PathSecrets(t.template.String(), t.template.String())...)
 	return &redactor{configured: secrets, now: redact.New(secrets, nil)}
 }
 
