@@ -301,6 +301,10 @@ func nextSteps(d *scaffold.Draft, catalog *introspect.Database, sink string, cus
 	for _, warning := range warnings(d) {
 		fmt.Fprintf(&b, "\n%s\n", wrapped(redact(warning)))
 	}
+	if column, fix := d.Source.LocalTime(catalog); fix != "" {
+		fmt.Fprintf(&b, "\n%s\n\n    %s;\n", wrapped(redact("Warning: "+column+" has no time zone and is read as UTC, but the database's is "+catalog.Zone+
+			". If rows hold local time, as now() writes it, the age of waiting events is wrong, and their created_at. If you may change the column, run this (with 'UTC' if rows hold UTC):")), redact(fix))
+	}
 	if add := d.Source.AddCursor(); add != "" {
 		fmt.Fprintf(&b, "\n%s\n\n    %s;\n", wrapped("Its primary key is a uuid: each claim reads the whole table. A growing column prevents that. "+
 			"If you may add one, run this, and remove the # before cursor: seq in "+d.File+":"), redact(add))

@@ -21,6 +21,8 @@ type Database struct {
 	Role string
 	// Schemas are the schemas; the value reports whether the role may create tables in it. Nil on SQLite.
 	Schemas map[string]bool
+	// Zone is the database's time zone; "" if it is UTC, and on SQLite.
+	Zone string
 	// CanCreateSchema reports whether the role may create schemas.
 	CanCreateSchema bool
 	// Tables are the tables, the most suitable ones first; see [Kind]. The relay's own tables are left out,
@@ -33,7 +35,7 @@ type Table struct {
 	// Schema is "" on SQLite.
 	Schema, Name string
 	Columns      []Column
-	// Key has the columns of the primary key; of several that are not suitable, a unique column instead, see [Table.Identifying].
+	// Key has the columns of the primary key; instead of one that is not suitable, a unique column, see [Table.Identifying].
 	Key []string
 	// IsPartitioned reports whether the rows are in partitions, so that no column but the partition key can be unique. Always false on SQLite.
 	IsPartitioned bool
@@ -61,6 +63,8 @@ type Column struct {
 	Unique bool
 	// Generated reports whether the database generates growing values. Always false on SQLite.
 	Generated bool
+	// InUTC reports whether the default value is a time in UTC, whatever the session's time zone. Always false on SQLite.
+	InUTC bool
 	// UnreadableSequence is the sequence of the column, in SQL, if the role may not read it; otherwise "".
 	UnreadableSequence string
 }

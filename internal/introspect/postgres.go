@@ -16,6 +16,12 @@ WHERE n.nspname NOT LIKE 'pg\_%' AND n.nspname <> 'information_schema'`
 const canCreateSQL = `
 SELECT current_user::text, has_database_privilege(current_database(), 'CREATE')`
 
+// The zone is that of a session that sets none. One that is that of UTC in January and in July counts as UTC.
+const zoneSQL = `
+SELECT CASE WHEN bool_or(t AT TIME ZONE s.reset_val <> t AT TIME ZONE 'UTC') THEN s.reset_val ELSE '' END
+FROM pg_settings s, unnest(ARRAY[timestamptz '2026-01-01', timestamptz '2026-07-01']) t
+WHERE s.name = 'TimeZone' GROUP BY s.reset_val`
+
 // Partitions are left out; their table is listed.
 const tablesSQL = `
 SELECT c.oid, n.nspname::text, c.relname::text, c.relkind = 'p',
@@ -39,7 +45,8 @@ SELECT a.attrelid, a.attnum, a.attname::text, format_type(t.oid, NULL), a.attnot
        COALESCE((SELECT s.oid::regclass::text FROM pg_depend o JOIN pg_class s ON s.oid = o.objid
                  WHERE o.classid = 'pg_class'::regclass AND o.refclassid = 'pg_class'::regclass AND o.refobjid = a.attrelid
                    AND o.refobjsubid = a.attnum
-                   AND CASE WHEN s.relkind = 'S' THEN NOT has_sequence_privilege(s.oid, 'SELECT') END LIMIT 1), '')
+                   AND CASE WHEN s.relkind = 'S' THEN NOT has_sequence_privilege(s.oid, 'SELECT') END LIMIT 1), ''),
+       COALESCE(pg_get_expr(d.adbin, d.adrelid) ~* '(at time zone|timezone\() ?''utc''', false)
 FROM pg_attribute a
 JOIN pg_type y ON y.oid = a.atttypid
 JOIN pg_type t ON t.oid = COALESCE(NULLIF(y.typbasetype, 0), y.oid) -- the type under a domain
@@ -92,6 +99,9 @@ func openPostgres(ctx context.Context, url string) (d *Database, err error) {
 	if err := tx.QueryRow(ctx, canCreateSQL).Scan(&d.Role, &d.CanCreateSchema); err != nil {
 		return nil, err
 	}
+	if err := tx.QueryRow(ctx, zoneSQL).Scan(&d.Zone); err != nil {
+		return nil, err
+	}
 	return d, d.readPostgres(ctx, tx)
 }
 
@@ -116,7 +126,7 @@ func (d *Database) readPostgres(ctx context.Context, tx pgx.Tx) error {
 			tables[oid], oids, missing = t, append(oids, oid), nil
 			d.Tables = append(d.Tables, t)
 		}},
-		{columnsSQL, []any{&oid, &at, &c.Name, &c.Type, &c.NotNull, &c.Generated, &c.Unique, &c.UnreadableSequence}, func() {
+		{columnsSQL, []any{&oid, &at, &c.Name, &c.Type, &c.NotNull, &c.Generated, &c.Unique, &c.UnreadableSequence, &c.InUTC}, func() {
 			c.Type = baseType(c.Type)
 			tables[oid].Columns = append(tables[oid].Columns, c)
 		}},

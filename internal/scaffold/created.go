@@ -49,6 +49,20 @@ func (s *Source) writeCreated(w *writer) {
 	}
 }
 
+// LocalTime returns the column that says when a row was inserted if it may hold local time, and the statement that gives it a time zone. A
+// timestamp without time zone is read as UTC, and now() writes it in the database's zone.
+func (s *Source) LocalTime(d *introspect.Database) (column, fix string) {
+	if s.Table == nil || !s.IsCustom() || d.Zone == "" {
+		return "", ""
+	}
+	c := s.Table.Column(createdColumn(s.Driver, s.Table))
+	if c == nil || c.Type != "timestamp without time zone" || c.InUTC {
+		return "", ""
+	}
+	name := identifier(c.Name)
+	return c.Name, "ALTER TABLE " + tableName(s.Driver, s.Table) + " ALTER COLUMN " + name + " TYPE timestamptz USING " + name + " AT TIME ZONE " + text(d.Zone)
+}
+
 // HasAges reports whether a column says when an event was inserted.
 func (s *Source) HasAges() bool {
 	return s.Table == nil || !s.IsCustom() || createdColumn(s.Driver, s.Table) != ""
