@@ -45,11 +45,7 @@ func (a *app) askTable(q *questions, f *initFlags, d *scaffold.Draft, catalog *i
 		case t == nil && name != defaultTable:
 			return unknownTable(catalog, offers, name)
 		case t != nil && t.Unsuitable() != "" && t.Kind() != introspect.Relay && f.preset == "":
-			hint := ""
-			if add := scaffold.AddUnique(d.Source.Driver, t); add != "" {
-				hint = "; if " + t.Identifying().Name + " alone identifies a row, add a constraint and run init again > " + add
-			}
-			return usage("table %s cannot hold events: %s%s", name, t.Unsuitable(), hint)
+			return usage("table %s cannot hold events: %s; %s", name, t.Unsuitable(), wayOut(scaffold.FixTable(d.Source.Driver, t)))
 		}
 		s := scaffold.Source{Driver: d.Source.Driver, URL: d.Source.URL, Name: name, Table: t, Preset: f.preset}
 		if t != nil {
@@ -70,6 +66,22 @@ func (a *app) askTable(q *questions, f *initFlags, d *scaffold.Draft, catalog *i
 		d.Source = s
 		return nil
 	})
+}
+
+// wayOut says what to do about a table that cannot hold events.
+func wayOut(fix scaffold.Fix) string {
+	own := "use the relay's own table (--table " + defaultTable + ")"
+	if fix.What == "" {
+		return own
+	}
+	text := fix.What + " and run init again, or " + own
+	if fix.If != "" {
+		text = fix.If + ", " + text
+	}
+	if fix.SQL != "" {
+		text += " > " + fix.SQL
+	}
+	return text
 }
 
 // tableOffers lists the tables that can be buffers, the most suitable ones first, and the relay's own.

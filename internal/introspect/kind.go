@@ -79,6 +79,9 @@ func (t *Table) Unsuitable() string {
 	return ""
 }
 
+// LacksKey reports whether only a key is missing for the table to be a buffer.
+func (t *Table) LacksKey() bool { return t.unsuitableKey() != "" }
+
 // unsuitableKey returns why the primary key is not suitable, "" if it is.
 func (t *Table) unsuitableKey() string {
 	sqlite := t.Schema == ""
@@ -100,10 +103,10 @@ func (t *Table) unsuitableKey() string {
 	return fmt.Sprintf("its primary key %s is %s; expected %s", key.Name, key.Type, expected)
 }
 
-// Identifying returns a column that identifies a row, or would if it were unique, of a table whose primary key has several columns: id, or
+// Identifying returns a column that identifies a row, or would if it were unique, of a table without a suitable primary key: id, or
 // one that the database generates. It returns nil if there is none.
 func (t *Table) Identifying() (found *Column) {
-	if len(t.Key) < 2 || t.Schema == "" || t.IsPartitioned {
+	if t.unsuitableKey() == "" || t.Schema == "" || t.IsPartitioned {
 		return nil
 	}
 	for i := range t.Columns {
@@ -115,7 +118,7 @@ func (t *Table) Identifying() (found *Column) {
 	return found
 }
 
-// useUnique takes a unique column for the key in the place of several columns, because the relay can.
+// useUnique takes a unique column for the key if the primary key is not suitable, because the relay can.
 func (t *Table) useUnique() {
 	if c := t.Identifying(); c != nil && c.Unique {
 		t.Key = []string{c.Name}

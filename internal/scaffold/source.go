@@ -79,16 +79,6 @@ func (s *Source) AddCursor() string {
 	return "ALTER TABLE " + tableName(s.Driver, t) + " ADD COLUMN seq bigint GENERATED ALWAYS AS IDENTITY UNIQUE"
 }
 
-// AddUnique returns a statement after which a table whose primary key has several columns can hold events, because a column identifies a
-// row alone; "" if none does.
-func AddUnique(driver string, t *introspect.Table) string {
-	c := t.Identifying()
-	if c == nil {
-		return ""
-	}
-	return "ALTER TABLE " + tableName(driver, t) + " ADD UNIQUE (" + identifier(c.Name) + ")"
-}
-
 // Step is an SQL statement to run, and its purpose.
 type Step struct{ Why, SQL string }
 
