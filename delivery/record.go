@@ -75,12 +75,12 @@ func (w *Worker) judge(ctx context.Context, l *buffer.Lease, r result, began tim
 		started := false
 		if r.others, r.hold, started = w.refusals.refused(l, r.each != nil || r.split != nil, why); started {
 			const then = ", trying one batch at a time; each refusal counts as one of max_attempts; "
-			if w.refusals.ofOneBatch() {
-				w.config.Log.ErrorContext(ctx, "sink refuses the events of one batch and has accepted no other since"+then+
-					"if they are not to blame, check the sink's settings", "error", why)
-			} else {
-				w.config.Log.ErrorContext(ctx, "sink refuses every event"+then+"check the sink's settings", "error", why)
+			what, others := w.refusals.refuses()
+			check := "check the sink's settings"
+			if others {
+				check = "if the events are not to blame, " + check
 			}
+			w.config.Log.ErrorContext(ctx, "sink refuses "+what+then+check, "error", why)
 		}
 		return r
 	case why != nil: // a sink that says so of some events does not refuse everything

@@ -34,6 +34,8 @@ type refusals struct {
 	rowSince   time.Time // when the first of them came
 	rowOf      uuid.UUID // the batch that the first of them was a part of
 	several    bool      // not all of them were
+	events     eventSet  // those refused
+	saidEvery  bool      // began was reported of every event
 	doubtedAt  time.Time // when the sink last accepted an event after it had refused several batches
 	batches    map[uuid.UUID]refusal
 	path       uuid.UUID // the batch to be halved; zero: none
@@ -115,12 +117,13 @@ func (d *refusals) accepted(l *buffer.Lease, all bool, began time.Time) (ended, 
 		}
 	}
 	d.row, d.several, d.path, d.pathSent, d.alone, d.enough, d.refusing, d.tries = 0, false, uuid.Nil, false, false, 0, false, 0
+	d.events, d.saidEvery = eventSet{}, false
 	return ended, release
 }
 
 // refused counts a batch of which nothing was accepted and something was refused for good. others reports whether
 // the sink accepts others, so that the events are to blame; hold: the batch must not be halved; began: from
-// now on the sink refuses everything.
+// now on the sink refuses everything, or it is clear from now on that these are not a few events.
 func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold, began bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -135,6 +138,7 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 		d.rowSince, d.rowOf = now, before.rootOf(l)
 	}
 	d.several = d.several || d.rowOf != before.rootOf(l)
+	d.events.add(l)
 	d.last = why
 	switch {
 	case alone:
@@ -152,6 +156,9 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 	// One that was held and is refused again had time enough to see a success.
 	if !d.refusing && (before.held && d.row > 1 || d.alone && d.row >= d.enough) {
 		d.refusing, d.since, began = true, now, true
+	}
+	if every := d.several && d.events.many(); d.refusing && every && !d.saidEvery {
+		d.saidEvery, began = true, true
 	}
 	if d.paused() {
 		d.tries++
@@ -323,18 +330,25 @@ func (d *refusals) err() error {
 	if !d.refusing {
 		return nil
 	}
-	if !d.several {
-		return fmt.Errorf("the sink refuses the events of one batch and has accepted no other since, %d refusals in a row, the last: %w", d.row, d.last)
-	}
-	return fmt.Errorf("the sink refuses every event, %d refusals in a row, the last: %w", d.row, d.last)
+	return fmt.Errorf("the sink refuses %s, %d refusals in a row, the last: %w", d.what(), d.row, d.last)
 }
 
-// ofOneBatch reports whether all that was refused since the last success was a part of one batch, as after the replay of bad events. Then
-// nobody knows whether the sink accepts others.
-func (d *refusals) ofOneBatch() bool {
+// refuses says what the sink refuses, and whether that may be the fault of these events alone: nobody knows whether it accepts others.
+func (d *refusals) refuses() (what string, others bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return !d.several
+	return d.what(), !d.several || !d.events.many()
+}
+
+func (d *refusals) what() string {
+	const noOther = " and has accepted no other since"
+	switch {
+	case !d.events.many():
+		return d.events.String() + noOther
+	case !d.several: // as after the replay of bad events
+		return "the events of one batch" + noOther
+	}
+	return "every event"
 }
 
 // projectionFailed notes that the projection rejects each event of a batch. It may be wrong for all events.

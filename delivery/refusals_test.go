@@ -135,28 +135,31 @@ func (l *ledger) wait() {
 	<-time.After(time.Until(due))
 }
 
-// What is said of the sink is true: that it refuses the events of one batch, as after the replay of bad events, or every event.
+// What is said of the sink is true: that it refuses these few events, or those of one batch, as after the replay of bad events, or every event.
 func TestRefusal_Words(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {
 		batches [][]int64
+		log     string
 		want    string
 	}{
-		"OneBatch": {[][]int64{{1, 2}}, "the sink refuses the events of one batch and has accepted no other since"},
-		"Several":  {[][]int64{{1, 2}, {3, 4}, {5, 6}}, "the sink refuses every event"},
+		"OneEvent":  {[][]int64{{7}}, "event 7 and has accepted no other since", "event 7 and has accepted no other since"},
+		"FewEvents": {[][]int64{{7}, {9}, {8}}, "events 7 and 9 and has accepted no other since", "events 7, 8 and 9 and has accepted no other since"},
+		"OneBatch":  {[][]int64{{1, 2, 3, 4, 5, 6}}, "the events of one batch and has accepted no other since", "the events of one batch and has accepted no other since"},
+		"Several":   {[][]int64{{1, 2}, {3, 4}, {5, 6}}, "every event", "every event"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			synctest.Test(t, func(t *testing.T) {
-				l := newLedger(nil, func(ids []int64) error { return sink.Permanent(errBad) })
+				l := newLedger(func(c *delivery.Config) { c.MaxAttempts = 100 }, refusesAll)
 				for _, ids := range c.batches {
 					l.put(ids...)
 				}
-				for l.Refusal() == nil {
+				for range 10 { // until each event was tried
 					l.drain(t)
 					l.wait()
 				}
-				if got, log := l.Refusal().Error(), l.log.String(); !strings.Contains(got, c.want) || !strings.Contains(log, strings.TrimPrefix(c.want, "the ")) {
+				if got, log := l.Refusal().Error(), l.log.String(); !strings.Contains(got, "the sink refuses "+c.want+",") || !strings.Contains(log, `"sink refuses `+c.log+",") {
 					t.Errorf("%s; the log is\n%s", got, log)
 				}
 			})

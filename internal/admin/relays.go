@@ -87,9 +87,9 @@ func relayReports(all []buffer.Relay, redact func(string) string) (reports []Rel
 	return reports
 }
 
-// inWords are the classes of reasons.
+// inWords are the classes of reasons, for one that a line of waiting batches quotes already. Which events a sink refuses stands in the reason only.
 var inWords = map[string]string{
-	buffer.NotReadySink: "the sink is unavailable", buffer.NotReadyRefusing: "the sink refuses every event",
+	buffer.NotReadySink:     "the sink is unavailable",
 	buffer.NotReadyDatabase: "the database fails", buffer.NotReadyStalled: "nothing is delivered",
 }
 
@@ -101,8 +101,8 @@ func relayProblems(s *buffer.Status, sinks []string, redact func(string) string)
 	for i := range notReady {
 		r := &notReady[i]
 		reason := redact(r.NotReady)
-		if waitsFor(s, r.Sink, r.NotReady) {
-			reason = inWords[r.NotReadyClass]
+		if words := inWords[r.NotReadyClass]; words != "" && waitsFor(s, r.Sink, r.NotReady) {
+			reason = words
 		}
 		problems = append(problems, RelayName(r)+" has not been ready for "+Age(r.NotReadyFor)+": "+reason)
 	}

@@ -231,6 +231,32 @@ func TestDoctor_Refusing(t *testing.T) {
 	r.exit()
 }
 
+// One event that is refused in a pipeline that has no other says nothing about others.
+func TestStatus_OneRefusedEvent(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "email is not an address", http.StatusBadRequest)
+	}))
+	defer api.Close()
+	path := write(t, onePipeline("orders", db.url, api.URL, "    retry: {initial: 10ms, max: 100ms, max_attempts: 100000}"))
+	db.insert(1)
+	r := start(t, nil, "run", "-c", path)
+	r.waitForLog("sink refuses event 1 and has accepted no other since")
+	testserver.Eventually(t, func() error {
+		out := do(t, nil, "status", "-c", path).stdout
+		if !strings.Contains(out, "the sink refuses event 1 and has accepted no other since") || !strings.Contains(out, "email is not an address") || strings.Contains(out, "every event") {
+			return fmt.Errorf("status prints\n%s", out)
+		}
+		return nil
+	})
+	r.signal(syscall.SIGTERM)
+	r.exit()
+	if strings.Contains(r.stderr.String(), "refuses every event") {
+		t.Errorf("the log is\n%s", r.stderr.String())
+	}
+}
+
 // A Redis that is out of memory answers, but takes no event.
 func TestDoctor_RedisMemory(t *testing.T) {
 	t.Parallel()

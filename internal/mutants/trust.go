@@ -617,6 +617,13 @@ var trustMutants = []mutant{
 		pkg:  "./pipeline", test: "TestRefusingSink_BuriesNothing",
 	},
 	{
+		name: "a sink that refuses one event of one is said to refuse every event",
+		file: "delivery/eventset.go",
+		old:  "return len(s.named) > few",
+		new:  "return len(s.named) > 0",
+		pkg:  "./delivery", test: "TestRefusal_Words",
+	},
+	{
 		name: "a pipeline whose sink refuses everything is ready",
 		file: "pipeline/pipeline.go",
 		old:  "err != nil && p.health.waits() {",

@@ -45,7 +45,7 @@ const (
 	NotReadyDatabase = "database" // it cannot be reached or used
 	NotReadySink     = "sink"     // it cannot be reached, or an address of it
 	NotReadyStalled  = "stalled"  // events wait, and none is delivered or buried, or none can be sent, or the sink does not take theirs
-	NotReadyRefusing = "refusing" // the sink refuses every event
+	NotReadyRefusing = "refusing" // the sink refuses all that it is sent
 )
 
 // Relay is a process that works, or worked, on a buffer.
