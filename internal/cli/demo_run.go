@@ -25,7 +25,7 @@ func (a *app) demo(events, rate int, hasRate bool) (err error) {
 		sync.Mutex
 		cleanup func()
 	}
-	running, stopped, shutdown := newShutdown(demo.Timeout, func() {
+	running, stopped, shutdown := newShutdown(demo.Timeout, func(os.Signal) {
 		forced.Lock()
 		defer forced.Unlock()
 		if forced.cleanup != nil {

@@ -23,7 +23,7 @@ func (a *app) runCommand() *cobra.Command {
 		Short: "Run every pipeline until a signal",
 		Long: `Run moves events from their tables to their sinks until SIGTERM, SIGINT or SIGHUP. Then it
 claims nothing more and finishes the batches in flight within shutdown_timeout; a
-second signal exits immediately. If a database or a sink is unavailable, run waits
+second signal exits immediately, unless it is the same one within a second. If a database or a sink is unavailable, run waits
 for it.`,
 		Example: "  relay check -c relay.yaml && relay migrate -c relay.yaml && relay run -c relay.yaml",
 	}, func(_ *cobra.Command, cfg *config.Config) error { return a.run(cfg) })
@@ -45,7 +45,7 @@ func (a *app) run(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	running, stopped, shutdown := newShutdown(cfg.ShutdownTimeout, func() {})
+	running, stopped, shutdown := newShutdown(cfg.ShutdownTimeout, logForcedExit(log))
 	defer shutdown.release()
 	serve, err := adminServer(running, cfg, e.Admin(), log)
 	if err != nil {

@@ -208,6 +208,9 @@ func TestRun_SecondSignal(t *testing.T) {
 	if took := time.Since(began); took > 10*time.Second { // the request has 30 s
 		t.Errorf("it took %v", took)
 	}
+	if text := `level=ERROR msg="second signal, exiting at once; unsettled batches are taken over when their leases end" signal=interrupt`; !strings.Contains(r.stderr.String(), text) {
+		t.Errorf("the log does not contain %q", text)
+	}
 }
 
 func TestRun_ShutdownTimeout(t *testing.T) {

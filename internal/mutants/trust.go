@@ -624,6 +624,13 @@ var trustMutants = []mutant{
 		pkg:  "./delivery", test: "TestRefusal_Words",
 	},
 	{
+		name: "a signal that timeout(1) repeats ends the relay in the middle of a send",
+		file: "internal/cli/shutdown.go",
+		old:  "if s != first || time.Since",
+		new:  "if s != nil || time.Since",
+		pkg:  "./internal/cli", test: "TestShutdown_Signals",
+	},
+	{
 		name: "a pipeline whose sink refuses everything is ready",
 		file: "pipeline/pipeline.go",
 		old:  "err != nil && p.health.waits() {",
