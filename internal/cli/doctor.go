@@ -207,7 +207,7 @@ func diagnoseRelays(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (f
 		findings = append(findings, buffer.Finding{
 			Level: buffer.LevelError, Subject: about,
 			Text: fmt.Sprintf("%s reported %s ago that it is not ready: %s", admin.RelayName(r), admin.Age(r.Seen), r.NotReady),
-			Fix:  "remove this cause; relay preview -c relay.yaml shows the requests, and relay retry --now -c relay.yaml then sends at once",
+			Fix:  "remove this cause, then relay retry --now -c relay.yaml sends at once; relay preview -c relay.yaml shows the requests of unclaimed events, and with --events-file FILE those of events that wait (docs/troubleshooting.md#the-request-of-a-waiting-batch)",
 		})
 	}
 	for _, n := range admin.Notices(status.Relays, sinkNames(p)) {

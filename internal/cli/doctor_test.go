@@ -225,6 +225,7 @@ func TestDoctor_Refusing(t *testing.T) {
 	}
 	doctor("error", "unknown tenant")
 	doctor("error", "relay preview -c "+path)
+	doctor("error", "with --events-file FILE those of events that wait")
 	accepts.Store(true)
 	doctor("ok", "all that run are ready")
 	r.signal(syscall.SIGTERM)

@@ -40,10 +40,11 @@ It also shows the events that would not be sent: those for which the projection
 returns no row, and those that the sink would reject. The exit status is 1 if
 source.project or sink.request fails for all events. Events in batches that wait for
 a retry are not shown; if there are no others, preview says how many wait, and why.
+Their request is shown if --events-file has them: a request's body, or one envelope
+a line.
 
 With --answer it shows what sink.results, or without it the status, makes of an answer
-of the API to these events: which are delivered, which are rejected, and why. With
---events-file the events are those of a file: a request's body, or one envelope a line.`,
+of the API to these events: which are delivered, which are rejected, and why.`,
 		Example: `  relay preview -c relay.yaml
   relay preview -c relay.yaml --pipeline orders -n 1
   relay preview -c relay.yaml --answer answer.json --status 422`,
@@ -62,9 +63,6 @@ of the API to these events: which are delivered, which are rejected, and why. Wi
 		if err != nil {
 			return err
 		}
-		if show == nil {
-			show = previewRequests
-		}
 		return a.preview(c.Context(), selected, sinkName, events, show)
 	})
 	answer.bind(c)
@@ -81,14 +79,16 @@ func hasSinkNamed(p *config.Pipeline, name string) bool {
 // previewer shows what would happen to the next events of one sink. others are the topics of those that are not for it.
 type previewer func(ctx context.Context, a *app, from buffer.Buffer, s config.RuntimeSink, events int, again bool) (others []string, err error)
 
-// previewRequests shows the requests.
-func previewRequests(ctx context.Context, a *app, from buffer.Buffer, s config.RuntimeSink, events int, again bool) ([]string, error) {
-	result, err := previewSink(ctx, from, s, events)
-	if err != nil {
-		return nil, err
+// previewRequests shows the requests of these events, or of the next ones of the buffer if events is nil.
+func previewRequests(events []outbox.Event) previewer {
+	return func(ctx context.Context, a *app, from buffer.Buffer, s config.RuntimeSink, limit int, again bool) ([]string, error) {
+		result, err := previewSink(ctx, from, s, events, limit)
+		if err != nil {
+			return nil, err
+		}
+		a.failed = a.failed || result.projectErr != nil
+		return result.others, a.printPreview(s.Config, result, again)
 	}
-	a.failed = a.failed || result.projectErr != nil
-	return result.others, a.printPreview(s.Config, result, again)
 }
 
 // preview shows one pipeline after the other. It continues after errors.
@@ -172,8 +172,8 @@ type rejection struct {
 	err   error
 }
 
-// previewSink reads the events that a claim would take, and prepares the requests of one sink.
-func previewSink(ctx context.Context, from buffer.Buffer, s config.RuntimeSink, limit int) (result preview, err error) {
+// previewSink reads the events that a claim would take, unless events has others, and prepares the requests of one sink.
+func previewSink(ctx context.Context, from buffer.Buffer, s config.RuntimeSink, events []outbox.Event, limit int) (result preview, err error) {
 	ctx, cancel := context.WithTimeout(ctx, previewTimeout)
 	defer cancel()
 	previewer, ok := s.Sink.(sink.Previewer)
@@ -184,9 +184,11 @@ func previewSink(ctx context.Context, from buffer.Buffer, s config.RuntimeSink, 
 	if err != nil {
 		return result, err
 	}
-	b, err := from.Peek(ctx, limit)
-	if err != nil {
-		return result, err
+	b := &buffer.Lease{Batch: buffer.Batch{Pipeline: s.Config.Name, Events: events}}
+	if events == nil {
+		if b, err = from.Peek(ctx, limit); err != nil {
+			return result, err
+		}
 	}
 	if b == nil {
 		err = result.readClaimed(ctx, from, s.Config.SinkName)

@@ -37,18 +37,19 @@ func (f *answerFlags) bind(c *cobra.Command) {
 	flags.StringVar(&f.answer, "answer", "", "file with the body of an answer: show what it means for the events")
 	flags.IntVar(&f.status, "status", http.StatusOK, "the answer's HTTP status")
 	flags.StringArrayVar(&f.headers, "header", nil, "a header of the answer, 'Name: value'; repeat the flag for more")
-	flags.StringVar(&f.events, "events-file", "", "file with the events that are answered, instead of those of the buffer")
+	flags.StringVar(&f.events, "events-file", "", "file with the events, instead of those of the buffer")
 }
 
-// viewer returns the previewer of an answer; nil without --answer.
+// viewer returns the previewer of an answer; of requests without --answer.
 func (f *answerFlags) viewer(c *cobra.Command) (previewer, error) {
 	if f.answer == "" {
-		for _, name := range []string{"status", "header", "events-file"} {
+		for _, name := range []string{"status", "header"} {
 			if c.Flags().Changed(name) {
 				return nil, usage("--%s is used without --answer; expected --answer FILE", name)
 			}
 		}
-		return nil, nil
+		events, err := f.readEvents()
+		return previewRequests(events), err
 	}
 	if f.status < 200 || f.status > 599 {
 		return nil, usage("--status is %d; expected 200 to 599", f.status)
@@ -65,19 +66,29 @@ func (f *answerFlags) viewer(c *cobra.Command) (previewer, error) {
 	if answer.Body, err = os.ReadFile(f.answer); err != nil {
 		return nil, usage("--answer: %w", err)
 	}
-	var events []outbox.Event
-	if f.events != "" {
-		text, err := os.ReadFile(f.events)
-		if err != nil {
-			return nil, usage("--events-file: %w", err)
-		}
-		if events, err = parseEnvelopes(text); err != nil {
-			return nil, usage("--events-file: %s: %w", f.events, err)
-		}
+	events, err := f.readEvents()
+	if err != nil {
+		return nil, err
 	}
 	return func(ctx context.Context, a *app, from buffer.Buffer, s config.RuntimeSink, limit int, again bool) ([]string, error) {
 		return a.previewAnswer(ctx, from, s, limit, events, answer, again)
 	}, nil
+}
+
+// readEvents returns the events of --events-file; nil without it.
+func (f *answerFlags) readEvents() ([]outbox.Event, error) {
+	if f.events == "" {
+		return nil, nil
+	}
+	text, err := os.ReadFile(f.events)
+	if err != nil {
+		return nil, usage("--events-file: %w", err)
+	}
+	events, err := parseEnvelopes(text)
+	if err != nil {
+		return nil, usage("--events-file: %s: %w", f.events, err)
+	}
+	return events, nil
 }
 
 // previewAnswer shows what an answer means for events, or for the next ones of the buffer if events is nil.

@@ -64,6 +64,7 @@ func TestPreview_AnswerUsage(t *testing.T) {
 	answer, bad := write(t, "{}"), write(t, `{"events": []}`)
 	for args, says := range map[string]string{
 		"--status 422":                                    "--status is used without --answer; expected --answer FILE",
+		"--events-file " + bad:                            `it has no events; expected {"events": [...]}, or one envelope a line`,
 		"--answer /nowhere":                               "--answer: open /nowhere",
 		"--answer " + answer + " --status 100":            "--status is 100; expected 200 to 599",
 		"--answer " + answer + " --header Name":           `--header is "Name"; expected 'Name: value'`,

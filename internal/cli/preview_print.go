@@ -81,7 +81,9 @@ func describeClaimed(p *config.Pipeline, result *preview) string {
 		why = printable(result.why) + "\n\n"
 	}
 	return fmt.Sprintf("All events are claimed: %s wait in %s for a retry.\n\n%s"+
-		"Fix the cause. A running relay retries within %v. Preview shows unclaimed events only.\n",
+		"Fix the cause. A running relay retries within %v. Preview shows unclaimed events only.\n"+
+		"To see the request of an event that waits, write its envelope to a file, as docs/troubleshooting.md#the-request-of-a-waiting-batch\n"+
+		"says, and run: relay preview -c relay.yaml --events-file FILE\n",
 		events, waiting, why, p.Retry.Max)
 }
 

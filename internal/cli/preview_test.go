@@ -131,12 +131,17 @@ func TestPreview_WaitingBatches(t *testing.T) {
 				}
 				return nil
 			})
+			// The request of one that waits.
+			file := write(t, `{"id": "2", "topic": "orders", "key": null, "payload": {"n": 2}, "headers": null, "created_at": "2026-11-26T12:00:00+01:00"}`)
+			r := do(t, nil, "preview", "-c", path, "--events-file", file)
+			r.want(t, 0, "1 event read; nothing was claimed or sent.\n\nrequest 1 of 1: event 2\nPOST "+server.URL+"\n", "")
+			r.want(t, 0, `"n": 2`, "")
 		})
 	}
 }
 
 var retries = regexp.MustCompile(`\nAll events are claimed: 2 events wait in 1 batch for a retry\.\n\n[^\n]*POST http[^\n]*503 Service Unavailable: not today[^\n]*\n\n` +
-	`Fix the cause\. A running relay retries within 5m0s\. Preview shows unclaimed events only\.\n$`)
+	`Fix the cause\. A running relay retries within 5m0s\. Preview shows unclaimed events only\.\nTo see the request of an event that waits, write its envelope to a file, .*\nsays, and run: relay preview -c relay.yaml --events-file FILE\n$`)
 
 // Every kind of sink supports preview, and an unavailable pipeline does not block the others.
 func TestPreview_AllSinks(t *testing.T) {
