@@ -51,7 +51,7 @@ var (
 	program  = regexp.MustCompile(`^go run (\./\S+)`)
 )
 
-// checkYAML runs `relay check` on a configuration or on a sink alone.
+// checkYAML runs `relay check` on a configuration, or on a sink or the section admin alone.
 func checkYAML(t *testing.T, term *terminal, b block) {
 	t.Helper()
 	if b.file() == "bad.yaml" {
@@ -61,9 +61,15 @@ func checkYAML(t *testing.T, term *terminal, b block) {
 	if strings.HasPrefix(text, "sink:") || strings.HasPrefix(text, "sinks:") {
 		text = "pipelines:\n  - name: p\n    source: {url: \"postgres://localhost/p\"}\n" + indent(text, "    ")
 	}
+	if strings.HasPrefix(text, "admin:") && !strings.Contains(text, "\npipelines:") {
+		text += "\npipelines: [{name: p, source: {url: \"postgres://localhost/p\"}, sink: {url: \"stdout:\"}}]"
+	}
 	env := map[string]string{}
 	for _, name := range variable.FindAllStringSubmatch(text, -1) {
 		env[name[1]+name[2]] = "x"
+		if strings.HasSuffix(name[1], "_TOKEN") { // no two may be the same
+			env[name[1]] = "x" + name[1]
+		}
 	}
 	env["DATABASE_URL"], env["REDIS_URL"] = "postgres://localhost/p", "redis://localhost"
 	env["SLACK_WEBHOOK_URL"] = "https://hooks.slack.com/services/x"

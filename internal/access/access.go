@@ -26,7 +26,7 @@ import (
 
 // Token lets its owner in.
 type Token struct {
-	// Name is who is written down for what is done with it; "" for the only one.
+	// Name is who is written down for what is done with it.
 	Name string
 	// Secret is compared in constant time.
 	Secret string
@@ -36,7 +36,7 @@ type Token struct {
 
 // User is who sends a request.
 type User struct {
-	// Name is the token's; "" if nobody has to say who they are.
+	// Name is the token's; "" if no token is configured.
 	Name     string
 	ReadOnly bool
 }

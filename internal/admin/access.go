@@ -22,7 +22,7 @@ func (s *Server) denied() access.Denied {
 			w.Header().Add("WWW-Authenticate", `Bearer realm="relay"`)
 			http.Error(w, "the token is missing or wrong; expected Authorization: Bearer TOKEN", http.StatusUnauthorized)
 		},
-		ReadOnly:  reject("the token is read-only"),
+		ReadOnly:  reject("the token is read-only; expected one that may change something"),
 		OtherSite: reject("a request from another site was rejected"),
 	}
 }

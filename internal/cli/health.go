@@ -30,7 +30,7 @@ func (a *app) healthCommand() *cobra.Command {
 		Long: `Health asks the admin endpoint (admin.listen) of the relay that runs on this machine
 with this configuration, and exits with 0 if it works. With --ready every pipeline must
 also reach its database and its sink; what is not ready is printed, one a line, with
-the reason if admin.token is set. Do not restart a relay that is not ready: a
+the reason if a token is configured. Do not restart a relay that is not ready: a
 restart does not repair a sink.`,
 		Example: "  relay health -c relay.yaml\n  relay health -c relay.yaml --ready",
 	}, func(c *cobra.Command, cfg *config.Config) error {
@@ -56,8 +56,8 @@ func (a *app) health(ctx context.Context, admin config.Admin, path string) (err 
 	if err != nil {
 		return err
 	}
-	if token := admin.Token.Reveal(); token != "" {
-		request.Header.Set("Authorization", "Bearer "+token)
+	if tokens := admin.AllTokens(); len(tokens) > 0 {
+		request.Header.Set("Authorization", "Bearer "+tokens[0].Token.Reveal())
 	}
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // and no proxy
 	response, err := client.Do(request)

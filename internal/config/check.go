@@ -1,7 +1,6 @@
 package config
 
 import (
-	"net"
 	"net/url"
 	"slices"
 	"strings"
@@ -32,17 +31,6 @@ func (r *reader) requireUnique(path, value, identity string, at Place) {
 		return
 	}
 	r.used[path+" "+identity] = at
-}
-
-func (a *Admin) check(r *reader, e entry, present entries) {
-	host, _, err := net.SplitHostPort(a.Listen)
-	if err != nil || isLoopback(host) || a.Token.Reveal() != "" {
-		return
-	}
-	if token := r.at(e, present, "token"); present["token"].node != nil && r.hasErrorAt(token) {
-		return
-	}
-	r.errorf(r.at(e, present, "listen"), "admin.listen is beyond loopback and admin.token is missing; expected admin.token, or an address like 127.0.0.1:7070")
 }
 
 // hasErrorAt reports whether an error was found at a place.

@@ -29,14 +29,6 @@ type Config struct {
 	redaction redaction
 }
 
-// Admin is the HTTP endpoint for probes, metrics and the console.
-type Admin struct {
-	// Listen is host:port; "" disables the endpoint.
-	Listen string
-	// Token is set if Listen is beyond loopback.
-	Token Secret
-}
-
 // Log configures logging.
 type Log struct {
 	Level slog.Level

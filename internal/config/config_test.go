@@ -20,7 +20,7 @@ import (
 
 // comparers compare the types that cmp cannot.
 var comparers = cmp.Options{
-	cmpopts.IgnoreUnexported(Config{}, Pipeline{}, Source{}, Sink{}),
+	cmpopts.IgnoreUnexported(Config{}, Token{}, Pipeline{}, Source{}, Sink{}),
 	cmp.Comparer(func(a, b Secret) bool { return a.Reveal() == b.Reveal() && a.String() == b.String() }),
 	cmp.Comparer(func(a, b Schedule) bool { return a.Text == b.Text && (a.Schedule == nil) == (b.Schedule == nil) }),
 }
@@ -124,7 +124,10 @@ func TestParse_ReadsEveryKey(t *testing.T) {
 			t.Errorf("%s (-want +got):\n%s", name, diff)
 		}
 	}
-	check("admin", c.Admin, Admin{"0.0.0.0:7070", secretText("t0kenS3cret", "***")})
+	check("admin", c.Admin, Admin{
+		Listen: "0.0.0.0:7070", Token: secretText("t0kenS3cret", "***"),
+		Tokens: []Token{{Name: "alice", Token: secretText("t0kenS3cret2", "***")}, {Name: "wall", Token: secretText("w4llS3cret", "***"), ReadOnly: true}},
+	})
 	check("log", c.Log, Log{slog.LevelDebug, "json"})
 	check("shutdown_timeout", c.ShutdownTimeout, 90*time.Second)
 

@@ -29,6 +29,8 @@ func documented() []row {
 				walk(here, &Pipeline{})
 			case routedSinks:
 				walk(here, own{&RoutedSink{}})
+			case tokens:
+				walk(here, &Token{})
 			}
 		}
 	}
@@ -59,7 +61,7 @@ func (r row) file(value string) string {
 		}
 		fmt.Fprintf(&text, "%s%s:\n", indent, name)
 		indent += "  "
-		if name == "pipelines" || name == "sinks" {
+		if name == "pipelines" || name == "sinks" || name == "tokens" {
 			fmt.Fprintf(&text, "%s- name: x\n", indent)
 			indent += "  "
 		}

@@ -34,7 +34,9 @@ func (c *Config) Redactor(shown ...string) func(text string) string {
 
 func newRedaction(c *Config, expanded []string, shown ...string) redaction {
 	var all []Secret
-	all = append(all, c.Admin.Token)
+	for _, t := range c.Admin.AllTokens() {
+		all = append(all, t.Token)
+	}
 	for i := range c.Pipelines {
 		p := &c.Pipelines[i]
 		all = append(all, p.Source.URL)

@@ -83,16 +83,6 @@ func (c *Config) keys() []key {
 	}
 }
 
-func (a *Admin) keys() []key {
-	return []key{
-		{
-			name: "listen", value: listen(&a.Listen), def: "127.0.0.1:7070",
-			help: `The address to listen on; "" disables the endpoint. Beyond loopback, token is required.`,
-		},
-		{name: "token", value: secret(&a.Token), help: "The bearer token that `/` and `/api` require. Probes and metrics need none."},
-	}
-}
-
 func (l *Log) keys() []key {
 	return []key{
 		{name: "level", value: level(&l.Level), def: "info", help: "The lowest level that is logged."},

@@ -135,7 +135,7 @@ func TestDeadLetters(t *testing.T) {
 	testkit.Equal(t, "open", open(), 5)
 	by := ""
 	testkit.NoError(t, s.db.QueryRowContext(t.Context(), "SELECT closed_by FROM outbox_dead_letters WHERE closed_at IS NOT NULL").Scan(&by))
-	testkit.Equal(t, "closed by", by, "console, 127.0.0.1")
+	testkit.Equal(t, "closed by", by, "admin, console, 127.0.0.1")
 
 	b.click("form[action='dead/change'] button[value=replay]:not([name=x])")
 	b.see("Replay 5 dead letters?")

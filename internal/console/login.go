@@ -19,7 +19,7 @@ func (s *Console) login(w http.ResponseWriter, r *http.Request) {
 	u, ok := s.config.Guard.Login(r.PostFormValue("token"))
 	if !ok {
 		s.config.Log.WarnContext(r.Context(), "a login to the console failed", "from", r.RemoteAddr)
-		s.render(w, r, http.StatusUnauthorized, "login", "", "Log in", "This token is unknown. It is admin.token in relay.yaml.")
+		s.render(w, r, http.StatusUnauthorized, "login", "", "Log in", "This token is unknown. Expected admin.token or one of admin.tokens in relay.yaml.")
 		return
 	}
 	s.config.Guard.Begin(w, u, r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https")

@@ -71,16 +71,19 @@ func newAPI(t *testing.T) *api {
 }
 
 // open runs a relay on new SQLite files. more are pipelines besides orders; %s in them is the folder of the files.
-func open(t *testing.T, more string) *site {
+func open(t *testing.T, more string) *site { t.Helper(); return openWith(t, "", more) }
+
+// openWith is open with more keys of admin, behind a comma.
+func openWith(t *testing.T, keys, more string) *site {
 	t.Helper()
 	dir, s := t.TempDir(), &site{api: newAPI(t)}
 	text := fmt.Sprintf(`
-admin: {listen: "", token: %s}
+admin: {listen: "", token: %s%s}
 pipelines:
   - name: orders
     source: {url: "sqlite://%s/orders.db"}
     sink: {url: "%s/batch", results: '[.body.errors[]? | {id, error}]'}
-`, token, dir, s.api.server.URL) + strings.ReplaceAll(more, "%s", dir)
+`, token, keys, dir, s.api.server.URL) + strings.ReplaceAll(more, "%s", dir)
 	r, err := relay.Open(filepath.Join(dir, "relay.yaml"), relay.Options{Text: []byte(text), Log: slog.New(slog.DiscardHandler)})
 	testkit.NoError(t, err)
 	_, err = r.Migrate(t.Context())
@@ -195,7 +198,9 @@ func (b *tab) see(texts ...string) {
 func (b *tab) goTo(path string) { b.t.Helper(); b.do(chromedp.Navigate(b.site.url + path)) }
 
 // logIn logs in with the token.
-func (b *tab) logIn() {
+func (b *tab) logIn() { b.t.Helper(); b.logInWith(token) }
+
+func (b *tab) logInWith(token string) {
 	b.t.Helper()
 	b.goTo("/login")
 	b.do(chromedp.SendKeys(chromedp.Search("[name=token]"), token+"\r"), chromedp.WaitVisible(chromedp.Search("#problems")))

@@ -80,7 +80,11 @@ func Open(cfg *config.Config, c Config) (*Engine, error) {
 			}
 		}
 	}
-	guard := access.New(access.Token{Secret: cfg.Admin.Token.Reveal()})
+	var tokens []access.Token
+	for _, t := range cfg.Admin.AllTokens() {
+		tokens = append(tokens, access.Token{Name: t.Name, Secret: t.Token.Reveal(), ReadOnly: t.ReadOnly})
+	}
+	guard := access.New(tokens...)
 	e.admin = admin.New(observed, metrics, admin.Config{Guard: guard, Redact: c.Redact, Log: c.Log})
 	e.console = console.New(console.Config{
 		Source: e.admin, Guard: guard, Process: fmt.Sprintf("%s/%d", host, os.Getpid()), Version: c.Version, Redact: c.Redact, Log: c.Log,

@@ -1,0 +1,128 @@
+package config
+
+import (
+	"net"
+
+	"github.com/goccy/go-yaml/ast"
+)
+
+// Admin is the HTTP endpoint for probes, metrics and the console.
+type Admin struct {
+	// Listen is host:port; "" disables the endpoint.
+	Listen string
+	// Token and Tokens let in; see [Admin.AllTokens]. At least one is set if Listen is beyond loopback.
+	Token Secret
+	// Tokens have unique names and distinct secrets, which are not empty. Nil if there are none.
+	Tokens []Token
+}
+
+// Token is one of several tokens of the admin endpoint.
+type Token struct {
+	// Name is who is written down for what is done with the token.
+	Name  string
+	Token Secret
+	// ReadOnly refuses everything that changes something.
+	ReadOnly bool
+
+	place, nameAt, tokenAt Place
+}
+
+// mainToken is the name of admin.token.
+const mainToken = "admin"
+
+// AllTokens are admin.token, with the name admin, and admin.tokens; none if the endpoint is open.
+func (a *Admin) AllTokens() (all []Token) {
+	if a.Token.Reveal() != "" {
+		all = append(all, Token{Name: mainToken, Token: a.Token})
+	}
+	return append(all, a.Tokens...)
+}
+
+func (a *Admin) keys() []key {
+	return []key{
+		{
+			name: "listen", value: listen(&a.Listen), def: "127.0.0.1:7070",
+			help: `The address to listen on; "" disables the endpoint. Beyond loopback, token or tokens is required.`,
+		},
+		{name: "token", value: secret(&a.Token), help: "The bearer token that `/` and `/api` require, with the name `admin`. Probes and metrics need none."},
+		{name: "tokens", value: tokens{&a.Tokens}, help: "More tokens, each with a name."},
+	}
+}
+
+func (t *Token) keys() []key {
+	return []key{
+		{name: "name", value: name(&t.Name), required: true, help: "Who is written down for what is done with the token, as in `closed_by`; unique. `admin` is the name of `admin.token`."},
+		{name: "token", value: secret(&t.Token), required: true, help: "The token; different from the others."},
+		{name: "read_only", value: boolean(&t.ReadOnly), def: "false", help: "The token shows everything and changes nothing."},
+	}
+}
+
+func (t *Token) check(r *reader, e entry, present entries) {
+	t.nameAt, t.tokenAt = r.at(e, present, "name"), r.at(e, present, "token")
+	if _, given := present["token"]; given && t.Token.Reveal() == "" && !r.hasErrorAt(t.tokenAt) {
+		r.errorf(t.tokenAt, "%s.token is empty; expected text", e.path)
+	}
+}
+
+// tokens is a list of tokens.
+type tokens struct{ into *[]Token }
+
+func (s tokens) expects() string { return "a list of tokens" }
+
+func (s tokens) read(r *reader, e entry) {
+	if e.node == nil {
+		return
+	}
+	sequence, ok := e.node.(*ast.SequenceNode)
+	if !ok {
+		r.wrongType(e, s.expects(), "")
+		return
+	}
+	if len(sequence.Values) == 0 {
+		r.errorf(r.place(e.node), "%s is empty; expected at least one token, or no tokens", e.path)
+		return
+	}
+	*s.into = make([]Token, len(sequence.Values))
+	for i, node := range sequence.Values {
+		at := r.place(node)
+		(*s.into)[i].place = at
+		r.section(&(*s.into)[i], entry{path: e.path, title: "a token", key: at, node: node})
+	}
+}
+
+func (a *Admin) check(r *reader, e entry, present entries) {
+	a.checkTokens(r, r.at(e, present, "token"))
+	host, _, err := net.SplitHostPort(a.Listen)
+	if err != nil || isLoopback(host) || a.Token.Reveal() != "" {
+		return
+	}
+	if _, given := present["tokens"]; given { // each was checked, and an empty list reported
+		return
+	}
+	if token := r.at(e, present, "token"); present["token"].node != nil && r.hasErrorAt(token) {
+		return
+	}
+	r.errorf(r.at(e, present, "listen"), "admin.listen is beyond loopback and admin.token is missing; expected admin.token or admin.tokens, or an address like 127.0.0.1:7070")
+}
+
+// checkTokens requires that names and secrets of all tokens are unique. at is the place of admin.token.
+func (a *Admin) checkTokens(r *reader, at Place) {
+	names, secrets := map[string]Place{}, map[string]Place{}
+	if secret := a.Token.Reveal(); secret != "" {
+		names[mainToken], secrets[secret] = at, at
+	}
+	for i := range a.Tokens {
+		t := &a.Tokens[i]
+		if first, twice := names[t.Name]; twice && t.Name != "" {
+			r.errorf(t.nameAt, "admin.tokens.name is %s, which the token on line %d already has; expected another", quote(t.Name), first.Line)
+		} else {
+			names[t.Name] = t.place
+		}
+		secret := t.Token.Reveal()
+		if first, twice := secrets[secret]; twice && secret != "" {
+			r.errorf(t.tokenAt, "admin.tokens.token is the token on line %d; expected another", first.Line)
+		} else {
+			secrets[secret] = t.place
+		}
+	}
+}

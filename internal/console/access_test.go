@@ -1,0 +1,114 @@
+package console_test
+
+import (
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/outboxrelay/relay/internal/testkit"
+)
+
+const (
+	aliceToken = "alice-0123456789abcdef"
+	wallToken  = "wall-0123456789abcdef"
+	// named are more keys of admin.
+	named = ", tokens: [{name: alice, token: " + aliceToken + "}, {name: wall, token: " + wallToken + ", read_only: true}]"
+)
+
+func bearer(token string) func(*http.Request) {
+	return func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) }
+}
+
+// changes are the routes of console and endpoint that change something: all with POST but for the login.
+func changes(t *testing.T) (paths []string) {
+	t.Helper()
+	for _, folder := range []string{".", "../admin"} {
+		files, err := filepath.Glob(filepath.Join(folder, "*.go"))
+		testkit.NoError(t, err)
+		for _, file := range files {
+			if strings.HasSuffix(file, "_test.go") {
+				continue
+			}
+			text, err := os.ReadFile(file)
+			testkit.NoError(t, err)
+			for _, found := range regexp.MustCompile(`"(?:POST|PUT|PATCH|DELETE) (/[^"]*)"`).FindAllStringSubmatch(string(text), -1) {
+				if found[1] != "/login" && found[1] != "/logout" {
+					paths = append(paths, strings.ReplaceAll(found[1], "{name}", "orders"))
+				}
+			}
+		}
+	}
+	if len(paths) < 4 {
+		t.Fatalf("only %v change something", paths)
+	}
+	return paths
+}
+
+// TestReadOnly_ChangesNothing: a read-only token reads every page and changes nothing, whichever route it tries.
+func TestReadOnly_ChangesNothing(t *testing.T) {
+	t.Parallel()
+	s := openWith(t, named, "")
+	s.insert(t, "bad.order", `{"n": 1}`)
+	s.expectDead(t, 1)
+	login := post(t, s.url+"/login", url.Values{"token": {wallToken}})
+	testkit.Equal(t, "login", login.StatusCode, http.StatusSeeOther)
+	session := func(r *http.Request) { r.AddCookie(login.Cookies()[0]) }
+	asJSON := func(r *http.Request) { r.Header.Set("Content-Type", "application/json") }
+	for _, path := range changes(t) {
+		for name, as := range map[string]func(*http.Request){"token": bearer(wallToken), "session": session} {
+			form := post(t, s.url+path, url.Values{"action": {"discard"}, "pipeline": {"orders"}, "confirmed": {"1"}}, as)
+			if form.StatusCode != http.StatusForbidden || !strings.Contains(form.body, "read-only") {
+				t.Errorf("POST %s with the read-only %s answers %d %s", path, name, form.StatusCode, form.body)
+			}
+			r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+path, strings.NewReader(`{"pipeline": "orders", "ids": "all"}`))
+			testkit.NoError(t, err)
+			if got := send(t, r, as, asJSON); got.StatusCode != http.StatusForbidden || !strings.Contains(got.body, "read-only") {
+				t.Errorf("POST %s of JSON with the read-only %s answers %d %s", path, name, got.StatusCode, got.body)
+			}
+		}
+	}
+	for _, path := range []string{"/", "/pipelines/orders", "/pipelines/orders/history", "/dead", "/dead/orders/1", "/api/status", "/api/dead", "/metrics", "/readyz"} {
+		if got := get(t, s.url+path, bearer(wallToken)); got.StatusCode != http.StatusOK {
+			t.Errorf("GET %s answers %d", path, got.StatusCode)
+		}
+	}
+	testkit.Equal(t, "open", s.count(t, "SELECT count(*) FROM outbox_dead_letters WHERE closed_at IS NULL"), 1)
+}
+
+// TestReadOnly_Console: who may only read sees who they are, and no button that changes something.
+func TestReadOnly_Console(t *testing.T) {
+	t.Parallel()
+	s := openWith(t, named, "")
+	s.insert(t, "bad.order", `{"n": 1}`)
+	s.expectDead(t, 1)
+	s.api.away.Store(true)
+	s.insert(t, "order.created", `{"n": 2}`)
+	b := newTab(t, s)
+	b.logInWith(wallToken)
+	b.see("wall (read-only)", "sink unavailable")
+	for path, text := range map[string]string{"/": "1 dead letter", "/pipelines/orders": "What waits", "/dead": "All 1, the last to die first", "/dead/orders/1": "Payload"} {
+		b.goTo(path)
+		b.see(text)
+		if n := value[float64](b, "document.querySelectorAll('main form[method=post] button, main input[type=checkbox][name=chosen]').length"); n != 0 {
+			t.Errorf("%s offers %v changes to a read-only user", path, n)
+		}
+	}
+	b.goTo("/dead/orders/1")
+	b.expectAccessible("dead-letter-read-only")
+	b.click("header form button")
+	b.see("Log in")
+	b.logInWith(aliceToken)
+	b.goTo("/dead/orders/1")
+	b.click("button[value=discard]")
+	b.see("Discard 1 dead letter?")
+	b.click("main button[value=discard]")
+	b.see("1 discarded.")
+	by := ""
+	testkit.NoError(t, s.db.QueryRowContext(t.Context(), "SELECT closed_by FROM outbox_dead_letters WHERE closed_at IS NOT NULL").Scan(&by))
+	testkit.Equal(t, "closed by", by, "alice, console, 127.0.0.1")
+	b.expectQuiet()
+}

@@ -1,0 +1,33 @@
+package main
+
+// accessMutants are about who may see and change what at the admin endpoint.
+var accessMutants = []mutant{
+	{
+		name: "a route of the console that changes something is open to read-only tokens",
+		file: "internal/console/console.go",
+		old:  "Guard.ProtectChange(s.retryNow, s.denied())",
+		new:  "Guard.Protect(s.retryNow, s.denied())",
+		pkg:  "./internal/console", test: "TestReadOnly_ChangesNothing",
+	},
+	{
+		name: "the configuration's tokens are all allowed to change something",
+		file: "internal/engine/engine.go",
+		old:  "ReadOnly: t.ReadOnly}",
+		new:  "}",
+		pkg:  "./internal/console", test: "TestReadOnly_ChangesNothing",
+	},
+	{
+		name: "the console offers changes to a read-only user",
+		file: "internal/console/templates/dead_show.html",
+		old:  "{{if and .Open (not $readOnly)}}",
+		new:  "{{if .Open}}",
+		pkg:  "./internal/console", test: "TestReadOnly_Console",
+	},
+	{
+		name: "an empty token is accepted",
+		file: "internal/config/admin.go",
+		old:  `given && t.Token.Reveal() == "" &&`,
+		new:  `given && false &&`,
+		pkg:  "./internal/config", test: "TestBadFiles_AreRejected",
+	},
+}
