@@ -79,7 +79,11 @@ func (s *Server) listDead(w http.ResponseWriter, r *http.Request) {
 			}
 			for i := range events {
 				e := &events[i]
-				dead = append(dead, NewDeadLetter(e, s.config.Redact))
+				one := NewDeadLetter(e, s.config.Redact)
+				if s.config.HidePayloads {
+					one = one.WithoutPayload()
+				}
+				dead = append(dead, one)
 				size += buffer.EventBytes(&e.Event)
 				q.after = &buffer.DeadKey{EventID: e.ID, GroupID: e.GroupID}
 			}

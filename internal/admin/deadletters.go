@@ -229,6 +229,14 @@ type DeadLetter struct {
 	ClosedBy *string `json:"closed_by"`
 	// EventRow is the row of a custom table that a replay inserts.
 	EventRow json.RawMessage `json:"event_row,omitempty"`
+	// PayloadHidden reports whether [DeadLetter.WithoutPayload] left something out.
+	PayloadHidden bool `json:"payload_hidden,omitempty"`
+}
+
+// WithoutPayload is the dead letter without key, payload, headers and row of its event.
+func (d DeadLetter) WithoutPayload() DeadLetter {
+	d.Key, d.Payload, d.PayloadBase64, d.Headers, d.EventRow, d.PayloadHidden = nil, nil, nil, nil, nil, true
+	return d
 }
 
 // NewDeadLetter returns a dead letter; redact removes secrets from its error.

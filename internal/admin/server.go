@@ -23,6 +23,8 @@ import (
 type Config struct {
 	// Guard lets in those who may use / and /api; nil leaves them open.
 	Guard *access.Guard
+	// HidePayloads leaves payload, headers and key of events out of /api/dead.
+	HidePayloads bool
 	// Redact removes secrets from error texts; nil changes nothing.
 	Redact func(text string) string
 	// Log receives warnings; nil means slog.Default.

@@ -14,6 +14,8 @@ type Admin struct {
 	Token Secret
 	// Tokens have unique names and distinct secrets, which are not empty. Nil if there are none.
 	Tokens []Token
+	// Payloads reports whether payload, headers and key of an event are shown.
+	Payloads bool
 }
 
 // Token is one of several tokens of the admin endpoint.
@@ -46,6 +48,10 @@ func (a *Admin) keys() []key {
 		},
 		{name: "token", value: secret(&a.Token), help: "The bearer token that `/` and `/api` require, with the name `admin`. Probes and metrics need none."},
 		{name: "tokens", value: tokens{&a.Tokens}, help: "More tokens, each with a name."},
+		{
+			name: "payloads", value: boolean(&a.Payloads), def: "true",
+			help: "Show payloads, headers and keys of dead letters in the console and in `/api/dead`; false: to nobody.",
+		},
 	}
 }
 

@@ -36,7 +36,7 @@ func TestParse_FillsInDefaults(t *testing.T) {
 		t.Errorf("the default schedule fires at %v, want a second after %v", next, now)
 	}
 	want := &Config{
-		Admin:           Admin{Listen: "127.0.0.1:7070"},
+		Admin:           Admin{Listen: "127.0.0.1:7070", Payloads: true},
 		Log:             Log{Level: slog.LevelInfo, Format: "text"},
 		ShutdownTimeout: 30 * time.Second,
 		Pipelines: []Pipeline{{

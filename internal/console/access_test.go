@@ -112,3 +112,35 @@ func TestReadOnly_Console(t *testing.T) {
 	testkit.Equal(t, "closed by", by, "alice, console, 127.0.0.1")
 	b.expectQuiet()
 }
+
+// TestPayloads_Hidden: with admin.payloads: false no page and no answer has the payload, the headers or the key of an event.
+func TestPayloads_Hidden(t *testing.T) {
+	t.Parallel()
+	for hidden, keys := range map[bool]string{true: ", payloads: false", false: ""} {
+		s := openWith(t, keys, "")
+		_, err := s.db.ExecContext(t.Context(), `INSERT INTO outbox_events (topic, key, payload, headers) VALUES ('bad.order', 'private-key', '{"n": "private-payload"}', '{"h": "private-header"}'),
+			('bad.order', NULL, '{}', NULL)`)
+		testkit.NoError(t, err)
+		s.expectDead(t, 2)
+		_, err = s.db.ExecContext(t.Context(), "UPDATE outbox_dead_letters SET payload = x'70726976617465ff' WHERE event_id = 2")
+		testkit.NoError(t, err)
+		shown := ""
+		for _, path := range []string{"/", "/pipelines/orders", "/dead", "/dead?id=1", "/dead?error=private", "/dead/orders/1", "/dead/orders/2", "/api/dead", "/api/dead?id=2", "/api/status", "/metrics", "/readyz"} {
+			got := get(t, s.url+path, bearer(token))
+			testkit.Equal(t, path, got.StatusCode, http.StatusOK)
+			if hidden && (strings.Contains(got.body, "private-") || strings.Contains(got.body, "cHJpdmF0Zf8") || strings.Contains(got.body, "70 72 69 76")) {
+				t.Errorf("%s shows %s", path, got.body)
+			}
+			shown += got.body
+		}
+		want := []string{"private-key", "private-payload", "private-header", "cHJpdmF0Zf8", "70 72 69 76"}
+		if hidden {
+			want = []string{`"payload_hidden": true`, "<code>admin.payloads</code> is false", "no such tenant 1"}
+		}
+		for _, text := range want {
+			if !strings.Contains(shown, text) {
+				t.Errorf("hidden %v: nothing shows %s", hidden, text)
+			}
+		}
+	}
+}

@@ -35,6 +35,8 @@ type Config struct {
 	// Process names this one as the reports of relays do: host/pid.
 	Process string
 	Version string
+	// HidePayloads leaves payload, headers and key of events out of all pages.
+	HidePayloads bool
 	// Redact removes secrets from texts that may quote servers.
 	Redact func(text string) string
 	// Log gets a line for everything that somebody changes.

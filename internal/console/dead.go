@@ -243,6 +243,9 @@ func (s *Console) deadRow(e *buffer.DeadEvent) deadRow {
 		DeadLetter: admin.NewDeadLetter(e, s.config.Redact), ID: e.Identity(), At: e.DiedAt, Open: e.ClosedAs == "", Closed: e.ClosedAs,
 		Link: "dead/" + url.PathEscape(e.Pipeline) + "/" + url.PathEscape(e.Identity()),
 	}
+	if s.config.HidePayloads {
+		row.DeadLetter = row.WithoutPayload()
+	}
 	row.Error = shorten(row.DeadLetter.Error, maxShownError)
 	row.Topic = shorten(row.Topic, maxShownError)
 	return row

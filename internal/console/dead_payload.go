@@ -15,10 +15,12 @@ const maxShownPayload = 256 << 10
 
 func (s *Console) deadDetail(e *buffer.DeadEvent) deadDetail {
 	d := deadDetail{
-		deadRow: s.deadRow(e), Event: e, Notified: e.NotifiedAt, ClosedAt: e.ClosedAt, ClosedBy: e.ClosedBy,
-		Headers: visible(e.Headers), EventRow: visible(e.Row), Cut: len(e.Payload) > maxShownPayload,
+		deadRow: s.deadRow(e), Event: e, Notified: e.NotifiedAt, ClosedAt: e.ClosedAt, ClosedBy: e.ClosedBy, FullError: s.config.Redact(e.Error),
 	}
-	d.FullError = s.config.Redact(e.Error)
+	if s.config.HidePayloads {
+		return d
+	}
+	d.Headers, d.EventRow, d.Cut = visible(e.Headers), visible(e.Row), len(e.Payload) > maxShownPayload
 	if !utf8.Valid(e.Payload) {
 		d.Raw = hex.Dump(e.Payload[:min(len(e.Payload), maxShownPayload/8)])
 		return d

@@ -85,9 +85,10 @@ func Open(cfg *config.Config, c Config) (*Engine, error) {
 		tokens = append(tokens, access.Token{Name: t.Name, Secret: t.Token.Reveal(), ReadOnly: t.ReadOnly})
 	}
 	guard := access.New(tokens...)
-	e.admin = admin.New(observed, metrics, admin.Config{Guard: guard, Redact: c.Redact, Log: c.Log})
+	e.admin = admin.New(observed, metrics, admin.Config{Guard: guard, HidePayloads: !cfg.Admin.Payloads, Redact: c.Redact, Log: c.Log})
 	e.console = console.New(console.Config{
-		Source: e.admin, Guard: guard, Process: fmt.Sprintf("%s/%d", host, os.Getpid()), Version: c.Version, Redact: c.Redact, Log: c.Log,
+		Source: e.admin, Guard: guard, Process: fmt.Sprintf("%s/%d", host, os.Getpid()), Version: c.Version, HidePayloads: !cfg.Admin.Payloads,
+		Redact: c.Redact, Log: c.Log,
 	})
 	e.admin.SetConsole(e.console)
 	return e, nil

@@ -24,6 +24,20 @@ var accessMutants = []mutant{
 		pkg:  "./internal/console", test: "TestReadOnly_Console",
 	},
 	{
+		name: "/api/dead shows payloads that are hidden",
+		file: "internal/admin/deadapi.go",
+		old:  "if s.config.HidePayloads {",
+		new:  "if false && s.config.HidePayloads {",
+		pkg:  "./internal/console", test: "TestPayloads_Hidden",
+	},
+	{
+		name: "the console shows keys that are hidden",
+		file: "internal/console/dead.go",
+		old:  "if s.config.HidePayloads {",
+		new:  "if false && s.config.HidePayloads {",
+		pkg:  "./internal/console", test: "TestPayloads_Hidden",
+	},
+	{
 		name: "an empty token is accepted",
 		file: "internal/config/admin.go",
 		old:  `given && t.Token.Reveal() == "" &&`,
