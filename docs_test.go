@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/outboxrelay/relay/internal/testkit"
 )
 
 // testSnippets checks every block, command and link of every document.
@@ -78,6 +80,10 @@ func checkYAML(t *testing.T, term *terminal, b block) {
 	file := filepath.Join(term.dir, "file")
 	text = secret.ReplaceAllString(text, "${file:"+file+"}")
 	text = strings.ReplaceAll(text, "/etc/relay/nats.creds", file)
+	if strings.Contains(text, "/etc/relay/tls.") {
+		cert, key := testkit.NewAuthority(t).Issue(t, "localhost")
+		text = strings.NewReplacer("/etc/relay/tls.crt", cert, "/etc/relay/tls.key", key).Replace(text)
+	}
 	term.write("check.yaml", text+"\n")
 
 	one := *term

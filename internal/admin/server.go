@@ -3,6 +3,7 @@ package admin
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -25,6 +26,8 @@ type Config struct {
 	Guard *access.Guard
 	// HidePayloads leaves payload, headers and key of events out of /api/dead.
 	HidePayloads bool
+	// TLS has the certificate of [Server.Run]; nil serves plain HTTP.
+	TLS *tls.Config
 	// Redact removes secrets from error texts; nil changes nothing.
 	Redact func(text string) string
 	// Log receives warnings; nil means slog.Default.
@@ -112,7 +115,12 @@ func (s *Server) Run(ctx context.Context, l net.Listener) error {
 		}
 		stopped <- err
 	}()
-	err := server.Serve(l)
+	serve := func() error { return server.Serve(l) }
+	if s.config.TLS != nil {
+		server.TLSConfig = s.config.TLS
+		serve = func() error { return server.ServeTLS(l, "", "") }
+	}
+	err := serve()
 	end()
 	if errors.Is(err, http.ErrServerClosed) {
 		err = nil

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"log/slog"
 
 	"github.com/spf13/cobra"
 
@@ -25,9 +26,10 @@ connects to nothing.`,
 }
 
 func (a *app) check(_ *cobra.Command, cfg *config.Config) error {
+	_, errCertificate := cfg.Admin.ServerTLS(slog.New(slog.DiscardHandler))
 	pipelines, err := cfg.Open(func(string) config.Process { return config.Process{Stdout: io.Discard} })
-	if err != nil {
-		return err
+	if err != nil || errCertificate != nil {
+		return config.Join(append(closeAll(pipelines), errCertificate, err)...)
 	}
 	for i, opened := range pipelines {
 		if err := opened.Close(); err != nil {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outboxrelay/relay/internal/certfile"
 	"github.com/outboxrelay/relay/internal/config"
 )
 
@@ -52,21 +53,28 @@ func (a *app) health(ctx context.Context, admin config.Admin, path string) (err 
 	}
 	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+admin.Listen+path, http.NoBody)
+	url := scheme(admin) + "://" + admin.Listen + path
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
 	if err != nil {
 		return err
 	}
 	if tokens := admin.AllTokens(); len(tokens) > 0 {
 		request.Header.Set("Authorization", "Bearer "+tokens[0].Token.Reveal())
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // and no proxy
+	transport := &http.Transport{DisableKeepAlives: true} // and no proxy
+	if admin.TLS.Cert != "" {
+		if transport.TLSClientConfig, err = certfile.Client(admin.TLS.Cert); err != nil {
+			return fmt.Errorf("admin.tls.%w", err)
+		}
+	}
+	client := http.Client{Transport: transport}
 	response, err := client.Do(request)
 	if err != nil {
 		return fmt.Errorf("the relay does not answer at admin.listen; start it with relay run, or see its log: %w", err)
 	}
 	defer func() { err = errors.Join(err, response.Body.Close()) }()
 	if response.StatusCode == http.StatusSwitchingProtocols { // its body is the connection, whose reads no context ends
-		return fmt.Errorf("GET http://%s%s: %s: another program than the relay answers at admin.listen", admin.Listen, path, response.Status)
+		return fmt.Errorf("GET %s: %s: another program than the relay answers at admin.listen", url, response.Status)
 	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, healthLimit))
 	if err != nil {
@@ -78,7 +86,7 @@ func (a *app) health(ctx context.Context, admin config.Admin, path string) (err 
 		return err
 	}
 	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET http://%s%s: %s: %s", admin.Listen, path, response.Status, strings.TrimSpace(string(body)))
+		return fmt.Errorf("GET %s: %s: %s", url, response.Status, strings.TrimSpace(string(body)))
 	}
 	_, err = a.stdout.Write(body)
 	return err

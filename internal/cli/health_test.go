@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net/http"
@@ -9,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
@@ -92,4 +94,52 @@ func TestHealth_NoEndpoint(t *testing.T) {
 	t.Parallel()
 	off := write(t, onePipeline("orders", "postgres://app@db/app", "stdout:"))
 	do(t, nil, "health", "-c", off).want(t, 2, "", `admin.listen is ""; expected an address`)
+}
+
+// With admin.tls the endpoint speaks HTTPS only, to health too, and a login's cookie is for HTTPS only.
+func TestHealth_TLS(t *testing.T) {
+	t.Parallel()
+	a := testkit.NewAuthority(t)
+	cert, key := a.Issue(t, "relay.example") // not the address that health asks
+	other, _ := a.Issue(t, "relay.example")
+	at := freeAddress(t)
+	admin := func(cert, key string) string {
+		return write(t, strings.Replace(onePipeline("orders", "sqlite://"+t.TempDir()+"/orders.db", "stdout:"), `{listen: ""}`,
+			`{listen: "`+at+`", token: letmein, tls: {cert: "`+cert+`", key: "`+key+`"}}`, 1))
+	}
+	path := admin(cert, key)
+	for with, text := range map[string]string{
+		admin(cert+"x", key): "admin.tls: cert cannot be read",
+		admin(cert, key+"x"): "admin.tls: key cannot be read",
+		admin(other, key):    "admin.tls: cert and key are not a certificate and its key",
+	} {
+		for _, command := range []string{"check", "run"} {
+			r := do(t, nil, command, "-c", with)
+			r.want(t, 2, "", with+":")
+			r.want(t, 2, "", text)
+		}
+	}
+	do(t, nil, "migrate", "-c", path).want(t, 0, "applied", "")
+	r := start(t, nil, "run", "-c", path)
+	r.waitForLog("admin endpoint listening")
+	r.waitForLog("https://" + at)
+	do(t, nil, "health", "-c", path).want(t, 0, "ok\n", "")
+	do(t, nil, "health", "-c", admin(other, key)).want(t, 1, "", "another certificate than admin.tls.cert")
+	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: a.Pool, ServerName: "relay.example"}, ForceAttemptHTTP2: true}
+	t.Cleanup(transport.CloseIdleConnections)
+	client := &http.Client{Transport: transport, CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "https://"+at+"/login", strings.NewReader("token=letmein"))
+	testkit.NoError(t, err)
+	request.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+	response, err := client.Do(request)
+	testkit.NoError(t, err)
+	testkit.NoError(t, response.Body.Close())
+	if cookies := response.Cookies(); len(cookies) != 1 || !cookies[0].Secure || response.ProtoMajor != 2 {
+		t.Errorf("%s login answers %d, cookies %v", response.Proto, response.StatusCode, cookies)
+	}
+	if text, code := get(t, "http://"+at+"/livez", ""); code != http.StatusBadRequest {
+		t.Errorf("plain HTTP answers %d %s", code, text)
+	}
+	r.signal(syscall.SIGTERM)
+	r.exit()
 }

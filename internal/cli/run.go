@@ -39,9 +39,16 @@ func (a *app) run(cfg *config.Config) error {
 	slog.SetDefault(log)
 
 	memory.Tune()
-	e, err := engine.Open(cfg, engine.Config{Version: shortVersion(), Stdout: a.stdout, Log: log, Redact: a.redact, OnShutdown: func(cause error) {
-		log.Info("finishing batches in flight, another signal exits immediately", "cause", cause)
-	}})
+	certificate, err := cfg.Admin.ServerTLS(log)
+	if err != nil {
+		return err
+	}
+	e, err := engine.Open(cfg, engine.Config{
+		Version: shortVersion(), Stdout: a.stdout, Log: log, Redact: a.redact, TLS: certificate,
+		OnShutdown: func(cause error) {
+			log.Info("finishing batches in flight, another signal exits immediately", "cause", cause)
+		},
+	})
 	if err != nil {
 		return err
 	}
@@ -92,8 +99,16 @@ func adminServer(ctx context.Context, cfg *config.Config, server *admin.Server, 
 	if err != nil {
 		return nil, err
 	}
-	log.InfoContext(ctx, "admin endpoint listening", "url", "http://"+l.Addr().String()+"/")
+	log.InfoContext(ctx, "admin endpoint listening", "url", scheme(cfg.Admin)+"://"+l.Addr().String()+"/")
 	return func(ctx context.Context) error { return server.Run(ctx, l) }, nil
+}
+
+// scheme is that of the admin endpoint's URLs.
+func scheme(c config.Admin) string {
+	if c.TLS.Cert != "" {
+		return "https"
+	}
+	return "http"
 }
 
 // logger returns the configured logger. It removes secrets from all values, which may quote servers.

@@ -1,9 +1,14 @@
 package config
 
 import (
+	"crypto/tls"
+	"fmt"
+	"log/slog"
 	"net"
 
 	"github.com/goccy/go-yaml/ast"
+
+	"github.com/outboxrelay/relay/internal/certfile"
 )
 
 // Admin is the HTTP endpoint for probes, metrics and the console.
@@ -16,6 +21,16 @@ type Admin struct {
 	Tokens []Token
 	// Payloads reports whether payload, headers and key of an event are shown.
 	Payloads bool
+	// TLS is zero for plain HTTP.
+	TLS ServerTLS
+}
+
+// ServerTLS is the certificate of the admin endpoint.
+type ServerTLS struct {
+	// Place is where the section begins in the file.
+	Place Place
+	// Cert and Key are PEM files; both or none are set.
+	Cert, Key string
 }
 
 // Token is one of several tokens of the admin endpoint.
@@ -40,6 +55,19 @@ func (a *Admin) AllTokens() (all []Token) {
 	return append(all, a.Tokens...)
 }
 
+// ServerTLS reads the certificate of the admin endpoint; nil if it has none. log gets a line when it is read again. errors.As finds [Errors] in
+// the error.
+func (a *Admin) ServerTLS(log *slog.Logger) (*tls.Config, error) {
+	if a.TLS.Cert == "" {
+		return nil, nil
+	}
+	c, err := certfile.Load(a.TLS.Cert, a.TLS.Key, log)
+	if err != nil {
+		return nil, withPlace(a.TLS.Place, fmt.Errorf("admin.tls: %w", err))
+	}
+	return c.Server(), nil
+}
+
 func (a *Admin) keys() []key {
 	return []key{
 		{
@@ -51,6 +79,10 @@ func (a *Admin) keys() []key {
 		{
 			name: "payloads", value: boolean(&a.Payloads), def: "true",
 			help: "Show payloads, headers and keys of dead letters in the console and in `/api/dead`; false: to nobody.",
+		},
+		{
+			name: "tls", value: optional{mapping{&a.TLS}},
+			help: "Serve HTTPS. The certificate is read again when its files change. Probes need `https` then, too.",
 		},
 	}
 }
@@ -69,6 +101,15 @@ func (t *Token) check(r *reader, e entry, present entries) {
 		r.errorf(t.tokenAt, "%s.token is empty; expected text", e.path)
 	}
 }
+
+func (t *ServerTLS) keys() []key {
+	return []key{
+		{name: "cert", value: path(&t.Cert), required: true, help: "The certificate and its chain, a PEM file."},
+		{name: "key", value: path(&t.Key), required: true, help: "The certificate's private key, a PEM file."},
+	}
+}
+
+func (t *ServerTLS) check(_ *reader, e entry, _ entries) { t.Place = e.key }
 
 // tokens is a list of tokens.
 type tokens struct{ into *[]Token }

@@ -127,6 +127,7 @@ func TestParse_ReadsEveryKey(t *testing.T) {
 	check("admin", c.Admin, Admin{
 		Listen: "0.0.0.0:7070", Token: secretText("t0kenS3cret", "***"),
 		Tokens: []Token{{Name: "alice", Token: secretText("t0kenS3cret2", "***")}, {Name: "wall", Token: secretText("w4llS3cret", "***"), ReadOnly: true}},
+		TLS:    ServerTLS{Place: c.Admin.TLS.Place, Cert: "/etc/relay/tls.crt", Key: "/etc/relay/tls.key"},
 	})
 	check("log", c.Log, Log{slog.LevelDebug, "json"})
 	check("shutdown_timeout", c.ShutdownTimeout, 90*time.Second)

@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -51,6 +52,16 @@ func (e Errors) Error() string {
 		lines[i] = one.Error()
 	}
 	return strings.Join(lines, "\n")
+}
+
+// Join returns all mistakes in errs as [Errors], sorted by place. If none of them is in a file, it returns what errors.Join does.
+func Join(errs ...error) error {
+	all := validationErrors(errs...)
+	if all == nil {
+		return errors.Join(errs...)
+	}
+	all.sort()
+	return all
 }
 
 func (e Errors) sort() {

@@ -4,6 +4,7 @@ package engine
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -30,6 +31,8 @@ type Config struct {
 	// Log gets texts that may quote servers, and removes secrets from them. Redact removes them elsewhere.
 	Log    *slog.Logger
 	Redact func(text string) string
+	// TLS has the admin endpoint's certificate; nil serves plain HTTP.
+	TLS *tls.Config
 	// OnShutdown is called once, when nothing more is claimed, with the cause.
 	OnShutdown func(cause error)
 }
@@ -85,7 +88,7 @@ func Open(cfg *config.Config, c Config) (*Engine, error) {
 		tokens = append(tokens, access.Token{Name: t.Name, Secret: t.Token.Reveal(), ReadOnly: t.ReadOnly})
 	}
 	guard := access.New(tokens...)
-	e.admin = admin.New(observed, metrics, admin.Config{Guard: guard, HidePayloads: !cfg.Admin.Payloads, Redact: c.Redact, Log: c.Log})
+	e.admin = admin.New(observed, metrics, admin.Config{Guard: guard, HidePayloads: !cfg.Admin.Payloads, TLS: c.TLS, Redact: c.Redact, Log: c.Log})
 	e.console = console.New(console.Config{
 		Source: e.admin, Guard: guard, Process: fmt.Sprintf("%s/%d", host, os.Getpid()), Version: c.Version, HidePayloads: !cfg.Admin.Payloads,
 		Redact: c.Redact, Log: c.Log,

@@ -38,6 +38,20 @@ var accessMutants = []mutant{
 		pkg:  "./internal/console", test: "TestPayloads_Hidden",
 	},
 	{
+		name: "a certificate whose key has not followed is served",
+		file: "internal/certfile/certfile.go",
+		old:  "case err == nil:\n		c.current",
+		new:  "case err == nil || true:\n		c.current",
+		pkg:  "./internal/certfile", test: "TestCertificate_Reload",
+	},
+	{
+		name: "health trusts every certificate",
+		file: "internal/certfile/certfile.go",
+		old:  "if !bytes.Equal(s.PeerCertificates[0].Raw, block.Bytes) {",
+		new:  "if false && !bytes.Equal(s.PeerCertificates[0].Raw, block.Bytes) {",
+		pkg:  "./internal/certfile", test: "TestClient",
+	},
+	{
 		name: "an empty token is accepted",
 		file: "internal/config/admin.go",
 		old:  `given && t.Token.Reveal() == "" &&`,
