@@ -37,8 +37,21 @@ type Token struct {
 // User is who sends a request.
 type User struct {
 	// Name is the token's; "" if no token is configured.
-	Name     string
+	Name string
+	// Person is who uses the token, as a trusted proxy names them; "" if none does.
+	Person   string
 	ReadOnly bool
+}
+
+// String is who is written down; "" if nobody has to say who they are.
+func (u User) String() string {
+	switch {
+	case u.Person == "":
+		return u.Name
+	case u.Name == "":
+		return u.Person
+	}
+	return u.Person + " via token " + u.Name
 }
 
 // SessionLasts is how long a login is valid.
@@ -51,6 +64,7 @@ const cookie = "relay_session"
 type Guard struct {
 	tokens []Token
 	key    [sha256.Size]byte
+	proxy  Proxy
 	ended  endedSessions
 }
 
@@ -72,19 +86,24 @@ func New(tokens ...Token) *Guard {
 	return g
 }
 
+// SetProxy has the guard believe the headers of proxies. It must be called before the guard is used.
+func (g *Guard) SetProxy(p Proxy) { g.proxy = p }
+
 // Open reports whether no token is configured.
 func (g *Guard) Open() bool { return len(g.tokens) == 0 }
 
 // User returns who sends the request; false: nobody who may. If no token is configured, only requests to localhost or an IP address
 // may, because another name may have been pointed to this machine after its page was loaded (DNS rebinding).
-func (g *Guard) User(r *http.Request) (User, bool) {
+func (g *Guard) User(r *http.Request) (u User, ok bool) {
 	if g.Open() {
-		return User{}, isLocalHost(r)
+		ok = isLocalHost(r)
+	} else if u, ok = g.ByToken(r); !ok {
+		u, ok = g.bySession(r)
 	}
-	if u, ok := g.ByToken(r); ok {
-		return u, true
+	if ok {
+		u.Person = g.proxy.person(r)
 	}
-	return g.bySession(r)
+	return u, ok
 }
 
 // ByToken returns whose token the request has in its Authorization header.
@@ -105,7 +124,7 @@ func (g *Guard) Login(secret string) (u User, ok bool) {
 	for _, t := range g.tokens {
 		want := sha256.Sum256([]byte(t.Secret))
 		if subtle.ConstantTimeCompare(want[:], got[:]) == 1 {
-			u, ok = User{t.Name, t.ReadOnly}, true
+			u, ok = User{Name: t.Name, ReadOnly: t.ReadOnly}, true
 		}
 	}
 	return u, ok

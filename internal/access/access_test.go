@@ -41,7 +41,7 @@ func TestSession(t *testing.T) {
 		for _, token := range []Token{anna, guest} {
 			r := sessionOf(t, g, token.Secret)
 			for name, other := range map[string]*Guard{"this": g, "another": New(anna, guest)} {
-				if u, ok := other.User(r); !ok || u != (User{token.Name, token.ReadOnly}) {
+				if u, ok := other.User(r); !ok || u != (User{Name: token.Name, ReadOnly: token.ReadOnly}) {
 					t.Errorf("%s process takes %s for %v, %v", name, token.Name, u, ok)
 				}
 			}

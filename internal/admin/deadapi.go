@@ -271,7 +271,7 @@ func (s *Server) changeDead(act Action) http.HandlerFunc {
 	}
 }
 
-// ClosedBy is who sent a request that closes dead letters: the name of the token, through what, and the address of the connection's
+// ClosedBy is who sent a request that closes dead letters: the name of the person or the token, through what, and the address of the connection's
 // other end, which may be a proxy.
 func ClosedBy(r *http.Request, through string) string {
 	host, _, err := net.SplitHostPort(r.RemoteAddr)
@@ -279,7 +279,7 @@ func ClosedBy(r *http.Request, through string) string {
 		host = r.RemoteAddr
 	}
 	text := through + ", " + host
-	if name := access.UserOf(r.Context()).Name; name != "" {
+	if name := access.UserOf(r.Context()).String(); name != "" {
 		text = name + ", " + text
 	}
 	return text

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
+	"net/netip"
+	"slices"
 
 	"github.com/goccy/go-yaml/ast"
 
@@ -23,6 +26,16 @@ type Admin struct {
 	Payloads bool
 	// TLS is zero for plain HTTP.
 	TLS ServerTLS
+	// Proxy is zero if no proxy is trusted.
+	Proxy Proxy
+}
+
+// Proxy says which reverse proxies are in front of the admin endpoint.
+type Proxy struct {
+	// Trusted are the addresses whose headers are believed.
+	Trusted []netip.Prefix
+	// UserHeader is the header with the name of the person; "" if there is none.
+	UserHeader string
 }
 
 // ServerTLS is the certificate of the admin endpoint.
@@ -80,6 +93,7 @@ func (a *Admin) keys() []key {
 			name: "payloads", value: boolean(&a.Payloads), def: "true",
 			help: "Show payloads, headers and keys of dead letters in the console and in `/api/dead`; false: to nobody.",
 		},
+		{name: "proxy", value: optional{mapping{&a.Proxy}}, help: "Reverse proxies in front of the endpoint."},
 		{
 			name: "tls", value: optional{mapping{&a.TLS}},
 			help: "Serve HTTPS. The certificate is read again when its files change. Probes need `https` then, too.",
@@ -99,6 +113,49 @@ func (t *Token) check(r *reader, e entry, present entries) {
 	t.nameAt, t.tokenAt = r.at(e, present, "name"), r.at(e, present, "token")
 	if _, given := present["token"]; given && t.Token.Reveal() == "" && !r.hasErrorAt(t.tokenAt) {
 		r.errorf(t.tokenAt, "%s.token is empty; expected text", e.path)
+	}
+}
+
+func (p *Proxy) keys() []key {
+	return []key{
+		{
+			name: "trusted", required: true, help: "The addresses of the proxies. Their headers are believed, also `X-Forwarded-Proto`; those of other addresses are ignored.",
+			value: list[netip.Prefix]{"a list of addresses or ranges such as 10.0.0.0/8", &p.Trusted, addressRange},
+		},
+		{
+			name: "user_header", value: text(&p.UserHeader, "a header name like X-Forwarded-User", isUserHeader).showing(showAll),
+			help: "The header with the name of the person who sends a request, for `closed_by` and the log. The proxies must remove it from what clients send. It does not replace the token.",
+		},
+	}
+}
+
+// isUserHeader rejects headers that have secrets.
+func isUserHeader(name string) bool {
+	return headerName.MatchString(name) && !slices.Contains([]string{"Authorization", "Proxy-Authorization", "Cookie"}, http.CanonicalHeaderKey(name))
+}
+
+// addressRange is an IP address or a range without bits beyond its length.
+func addressRange(into *netip.Prefix) scalar {
+	return scalar{what: "an address or a range such as 10.0.0.0/8", kind: asText, shown: showAll, set: func(in input) error {
+		if address, err := netip.ParseAddr(in.text); err == nil && address.Zone() == "" {
+			*into = netip.PrefixFrom(address, address.BitLen())
+			return nil
+		}
+		p, err := netip.ParsePrefix(in.text)
+		if err != nil {
+			return invalid("")
+		}
+		if p != p.Masked() {
+			return invalid("the range begins at " + p.Masked().Addr().String())
+		}
+		*into = p
+		return nil
+	}}
+}
+
+func (p *Proxy) check(r *reader, e entry, present entries) {
+	if list, ok := present["trusted"].node.(*ast.SequenceNode); ok && len(list.Values) == 0 {
+		r.errorf(r.place(list), "%s.trusted is empty; expected at least one address, or no proxy", e.path)
 	}
 }
 

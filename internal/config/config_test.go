@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -22,6 +23,7 @@ import (
 var comparers = cmp.Options{
 	cmpopts.IgnoreUnexported(Config{}, Token{}, Pipeline{}, Source{}, Sink{}),
 	cmp.Comparer(func(a, b Secret) bool { return a.Reveal() == b.Reveal() && a.String() == b.String() }),
+	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 	cmp.Comparer(func(a, b Schedule) bool { return a.Text == b.Text && (a.Schedule == nil) == (b.Schedule == nil) }),
 }
 
@@ -127,6 +129,7 @@ func TestParse_ReadsEveryKey(t *testing.T) {
 	check("admin", c.Admin, Admin{
 		Listen: "0.0.0.0:7070", Token: secretText("t0kenS3cret", "***"),
 		Tokens: []Token{{Name: "alice", Token: secretText("t0kenS3cret2", "***")}, {Name: "wall", Token: secretText("w4llS3cret", "***"), ReadOnly: true}},
+		Proxy:  Proxy{[]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8"), netip.MustParsePrefix("::1/128")}, "X-Forwarded-User"},
 		TLS:    ServerTLS{Place: c.Admin.TLS.Place, Cert: "/etc/relay/tls.crt", Key: "/etc/relay/tls.key"},
 	})
 	check("log", c.Log, Log{slog.LevelDebug, "json"})

@@ -144,3 +144,27 @@ func TestPayloads_Hidden(t *testing.T) {
 		}
 	}
 }
+
+// TestProxy: the person that a trusted proxy names is written down; a header that a client sends is not.
+func TestProxy(t *testing.T) {
+	t.Parallel()
+	for trusted, want := range map[string]string{"127.0.0.0/8": "ann via token alice, console, 127.0.0.1", "10.0.0.0/8": "alice, console, 127.0.0.1"} {
+		s := openWith(t, named+", proxy: {trusted: ['"+trusted+"'], user_header: X-Forwarded-User}", "")
+		s.insert(t, "bad.order", "1")
+		s.expectDead(t, 1)
+		proxied := func(r *http.Request) {
+			r.Header.Set("X-Forwarded-User", "ann")
+			r.Header.Set("X-Forwarded-Proto", "https")
+		}
+		login := post(t, s.url+"/login", url.Values{"token": {aliceToken}}, proxied)
+		testkit.Equal(t, "secure", login.Cookies()[0].Secure, trusted == "127.0.0.0/8")
+		if got := get(t, s.url+"/dead", proxied); got.StatusCode != http.StatusUnauthorized {
+			t.Errorf("%s: without a token the header answers %d", trusted, got.StatusCode)
+		}
+		got := post(t, s.url+"/dead/change", url.Values{"action": {"discard"}, "pipeline": {"orders"}, "confirmed": {"1"}}, proxied, func(r *http.Request) { r.AddCookie(login.Cookies()[0]) })
+		testkit.Equal(t, "discard", got.StatusCode, http.StatusSeeOther)
+		by := ""
+		testkit.NoError(t, s.db.QueryRowContext(t.Context(), "SELECT closed_by FROM outbox_dead_letters WHERE closed_at IS NOT NULL").Scan(&by))
+		testkit.Equal(t, "closed by", by, want)
+	}
+}

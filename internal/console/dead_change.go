@@ -60,7 +60,7 @@ func (s *Console) deadChange(w http.ResponseWriter, r *http.Request) {
 		changed.Pipeline = p.Name
 		if confirmed && changed.Changed > 0 {
 			s.config.Log.InfoContext(ctx, "dead letters changed in the console", "action", string(act), "pipeline", p.Name, "changed", changed.Changed,
-				"user", access.UserOf(r.Context()).Name, "from", r.RemoteAddr, "filter", d.Filter.Query())
+				"user", access.UserOf(r.Context()).String(), "from", r.RemoteAddr, "filter", d.Filter.Query())
 		}
 		if err != nil {
 			s.fail(w, r, http.StatusServiceUnavailable, fmt.Errorf("pipeline %s: %s changed %d dead letters, then failed; repeat it to continue: %w", p.Name, act, changed.Changed, err))

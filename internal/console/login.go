@@ -22,7 +22,7 @@ func (s *Console) login(w http.ResponseWriter, r *http.Request) {
 		s.render(w, r, http.StatusUnauthorized, "login", "", "Log in", "This token is unknown. Expected admin.token or one of admin.tokens in relay.yaml.")
 		return
 	}
-	s.config.Guard.Begin(w, u, r.TLS != nil || r.Header.Get("X-Forwarded-Proto") == "https")
+	s.config.Guard.Begin(w, u, s.config.Guard.Secure(r))
 	s.config.Log.InfoContext(r.Context(), "login to the console", "user", u.Name, "read_only", u.ReadOnly, "from", r.RemoteAddr)
 	redirect(w, root(r))
 }

@@ -81,7 +81,7 @@ func (s *Console) retryNow(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	n, err := p.RetryNow(ctx)
 	s.config.Log.InfoContext(ctx, "waiting batches made due in the console", "pipeline", p.Name, "batches", n,
-		"user", access.UserOf(r.Context()).Name, "from", r.RemoteAddr)
+		"user", access.UserOf(r.Context()).String(), "from", r.RemoteAddr)
 	if err != nil {
 		s.fail(w, r, http.StatusServiceUnavailable, err)
 		return

@@ -88,6 +88,7 @@ func Open(cfg *config.Config, c Config) (*Engine, error) {
 		tokens = append(tokens, access.Token{Name: t.Name, Secret: t.Token.Reveal(), ReadOnly: t.ReadOnly})
 	}
 	guard := access.New(tokens...)
+	guard.SetProxy(access.Proxy(cfg.Admin.Proxy))
 	e.admin = admin.New(observed, metrics, admin.Config{Guard: guard, HidePayloads: !cfg.Admin.Payloads, TLS: c.TLS, Redact: c.Redact, Log: c.Log})
 	e.console = console.New(console.Config{
 		Source: e.admin, Guard: guard, Process: fmt.Sprintf("%s/%d", host, os.Getpid()), Version: c.Version, HidePayloads: !cfg.Admin.Payloads,

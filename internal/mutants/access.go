@@ -52,6 +52,20 @@ var accessMutants = []mutant{
 		pkg:  "./internal/certfile", test: "TestClient",
 	},
 	{
+		name: "a client's header names the person",
+		file: "internal/access/proxy.go",
+		old:  "|| !p.trusts(r) {",
+		new:  "{",
+		pkg:  "./internal/console", test: "TestProxy",
+	},
+	{
+		name: "a header that a proxy added to the client's names the person",
+		file: "internal/access/proxy.go",
+		old:  "|| len(values) != 1 ||",
+		new:  "|| len(values) < 1 ||",
+		pkg:  "./internal/access", test: "TestProxy",
+	},
+	{
 		name: "an empty token is accepted",
 		file: "internal/config/admin.go",
 		old:  `given && t.Token.Reveal() == "" &&`,
