@@ -83,6 +83,7 @@ CREATE TABLE IF NOT EXISTS outbox_dead_letters (
     closed_at  timestamptz,                   -- replayed or discarded
     closed_as  text CHECK (closed_as IN ('replayed', 'discarded')),
     closed_by  text,                          -- who replayed or discarded it
+    closed_reason text,                       -- why
     hook_group_id uuid,                       -- the hook's batch that has or had it
     event_uuid uuid,                          -- custom table: the event's uuid key
     event_row  json,                          -- custom table: the event's row

@@ -194,16 +194,18 @@ type changeRequest struct {
 	Error     string          `json:"error"`
 	OlderThan string          `json:"older_than"`
 	NewerThan string          `json:"newer_than"`
+	Reason    string          `json:"reason"`
 	DryRun    bool            `json:"dry_run"`
 }
 
 // filter selects the dead letters. All of them must be requested with "all".
 func (o *changeRequest) filter() (f buffer.DeadFilter, err error) {
 	f = buffer.DeadFilter{Sink: o.Sink, Topic: o.Topic, Error: o.Error}
-	var errAge, errAge2 error
+	var errAge, errAge2, errReason error
+	f.ClosedReason, errReason = ParseReason(o.Reason)
 	f.OlderThan, errAge = parseAge("older_than", o.OlderThan)
 	f.NewerThan, errAge2 = parseAge("newer_than", o.NewerThan)
-	if err := errors.Join(errAge, errAge2); err != nil {
+	if err := errors.Join(errAge, errAge2, errReason); err != nil {
 		return f, err
 	}
 	var (

@@ -95,7 +95,7 @@ func ids(t *testing.T, w *httptest.ResponseRecorder) string {
 func TestListDead(t *testing.T) {
 	t.Parallel()
 	a, b := newDeadFixture(t, "a", 3), newDeadFixture(t, "b", 2)
-	a.exec(t, "UPDATE outbox_dead_letters SET closed_at = died_at, closed_as = 'replayed', closed_by = 'somebody', key = 'k', headers = '{\"h\": \"x\"}', payload = x'00ff' WHERE event_id = 3")
+	a.exec(t, "UPDATE outbox_dead_letters SET closed_at = died_at, closed_as = 'replayed', closed_by = 'somebody', closed_reason = 'a reason', key = 'k', headers = '{\"h\": \"x\"}', payload = x'00ff' WHERE event_id = 3")
 	s := New([]Pipeline{a.pipeline(), b.pipeline()}, NewMetrics(), Config{Redact: redactor})
 	for query, want := range map[string]string{
 		"": "a1 a2 b1 b2", "?pipeline=b": "b1 b2", "?topic=topic1": "a1 b1", "?error=REFUSED+2": "a2 b2", "?id=2&id=1&pipeline=a": "a1 a2",
@@ -116,7 +116,7 @@ func TestListDead(t *testing.T) {
 	if diff := cmp.Diff(map[string]any{
 		"pipeline": "a", "event_id": 3.0, "topic": "topic1", "key": "k", "payload_base64": "AP8=", "headers": map[string]any{"h": "x"},
 		"created_at": "2026-01-02T03:04:05.123000Z", "group_id": "0198c0de-0000-7000-8000-000000000003", "attempts": 3.0,
-		"error": "Refused 3 ***", "notified_at": nil, "closed_as": "replayed", "closed_by": "somebody",
+		"error": "Refused 3 ***", "notified_at": nil, "closed_as": "replayed", "closed_by": "somebody", "closed_reason": "a reason",
 	}, dead[0]); diff != "" {
 		t.Error(diff)
 	}
@@ -180,7 +180,7 @@ func TestChangeDead(t *testing.T) {
 		path, body, answer, open string
 		events                   int
 	}{
-		{"discard", `{"pipeline": "a", "ids": ["1", "2", "99"]}`, `{"pipeline":"a","changed":2,"unnotified":0,"skipped":0,"closed_meanwhile":0,"dry_run":false}`, "3 4 5 6 7 8 9", 0},
+		{"discard", `{"pipeline": "a", "ids": ["1", "2", "99"], "reason": "a test"}`, `{"pipeline":"a","changed":2,"unnotified":0,"skipped":0,"closed_meanwhile":0,"dry_run":false}`, "3 4 5 6 7 8 9", 0},
 		{"replay", `{"pipeline": "a", "ids": "all", "dry_run": true}`, `{"pipeline":"a","changed":7,"unnotified":0,"skipped":0,"closed_meanwhile":0,"dry_run":true}`, "3 4 5 6 7 8 9", 0},
 		{"replay", `{"pipeline": "a", "ids": "all", "topic": "topic0", "error": "refused", "older_than": "1h", "newer_than": "3h"}`, `{"pipeline":"a","changed":3,"unnotified":0,"skipped":0,"closed_meanwhile":0,"dry_run":false}`, "3 5 7 9", 3},
 		{"replay", `{"pipeline": "a", "ids": "all", "newer_than": "1h"}`, `{"pipeline":"a","changed":0,"unnotified":0,"skipped":0,"closed_meanwhile":0,"dry_run":false}`, "3 5 7 9", 3},
@@ -200,8 +200,8 @@ func TestChangeDead(t *testing.T) {
 		}
 	}
 	by := ""
-	if err := a.db.QueryRowContext(t.Context(), "SELECT group_concat(DISTINCT closed_as || ' by ' || closed_by) FROM outbox_dead_letters WHERE closed_at IS NOT NULL").Scan(&by); err != nil ||
-		by != "discarded by admin endpoint, 192.0.2.1,replayed by admin endpoint, 192.0.2.1" {
+	if err := a.db.QueryRowContext(t.Context(), "SELECT group_concat(DISTINCT closed_as || ' by ' || closed_by || coalesce(': ' || closed_reason, '')) FROM outbox_dead_letters WHERE closed_at IS NOT NULL").Scan(&by); err != nil ||
+		by != "discarded by admin endpoint, 192.0.2.1: a test,replayed by admin endpoint, 192.0.2.1" {
 		t.Errorf("closed were %q, %v", by, err)
 	}
 	if got := ids(t, get(t, s, "/api/dead?pipeline=z")); got != "z1 z2 z3" {
@@ -235,6 +235,7 @@ func TestChangeDead_ValidatesRequest(t *testing.T) {
 		good: 200, "": 400, "{}": 400, "[]": 400, `{"pipeline": "a"}`: 400, `{"pipeline": "a", "ids": []}`: 400, `{"pipeline": "a", "ids": [17]}`: 400,
 		`{"pipeline": "a", "ids": ["x"]}`: 400, `{"pipeline": "a", "ids": "17"}`: 400, `{"pipeline": "a", "ids": null}`: 400, `{"ids": "all"}`: 404, `{"pipeline": "b", "ids": "all"}`: 404,
 		`{"pipeline": "a", "ids": "all", "dryrun": true}`: 400, good + good: 400, good + "x": 400, `{"pipeline": "a", "ids": "all", "older_than": "1"}`: 400,
+		`{"pipeline": "a", "ids": "all", "reason": "two\nlines"}`: 400, `{"pipeline": "a", "ids": "all", "dry_run": true, "reason": "` + strings.Repeat("x", MaxReason) + `"}`: 200,
 		`{"pipeline": "a", "ids": "all", "topic": "` + strings.Repeat("x", maxRequestBytes) + `"}`: 413,
 	} {
 		for _, path := range []string{"/api/dead/replay", "/api/dead/discard"} {

@@ -227,6 +227,8 @@ type DeadLetter struct {
 	ClosedAs *string `json:"closed_as"`
 	// ClosedBy is who did that; null also if nobody said so.
 	ClosedBy *string `json:"closed_by"`
+	// ClosedReason is why they did it; null also if nobody said so.
+	ClosedReason *string `json:"closed_reason"`
 	// EventRow is the row of a custom table that a replay inserts.
 	EventRow json.RawMessage `json:"event_row,omitempty"`
 	// PayloadHidden reports whether [DeadLetter.WithoutPayload] left something out.
@@ -251,6 +253,9 @@ func NewDeadLetter(d *buffer.DeadEvent, redact func(string) string) DeadLetter {
 	}
 	if d.ClosedBy != "" {
 		dead.ClosedBy = &d.ClosedBy
+	}
+	if d.ClosedReason != "" {
+		dead.ClosedReason = &d.ClosedReason
 	}
 	if json.Valid(d.Payload) && utf8.Valid(d.Payload) {
 		dead.Payload = d.Payload

@@ -7,7 +7,7 @@
 //	/api/dead     dead letters, a page at a time; ?pipeline= sink= topic= error=
 //	              older_than= newer_than= id= closed= limit=; the header Link has the next page
 //	/api/dead/replay, /api/dead/discard    POST {"pipeline": "...", "ids": ["17"] | "all"} and
-//	              optionally sink, topic, error, older_than, newer_than, dry_run
+//	              optionally sink, topic, error, older_than, newer_than, reason, dry_run
 //	/             the status as a page
 //
 // # Access

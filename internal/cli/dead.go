@@ -44,7 +44,7 @@ type deadFlags struct {
 	olderThan, newerThan time.Duration
 	all, closed, asJSON  bool
 	dryRun, yes, edit    bool
-	by                   string
+	by, reason           string
 	limit                int
 }
 

@@ -49,7 +49,7 @@ func (a *app) deadDiscardCommand() *cobra.Command {
 		Use:     "discard",
 		Short:   "Give dead letters up",
 		Long:    "Discard closes dead letters. They stay in outbox_dead_letters and are never sent.",
-		Example: "  relay dead discard -c relay.yaml --id 17\n  relay dead discard -c relay.yaml --pipeline orders --older-than 720h",
+		Example: "  relay dead discard -c relay.yaml --id 17\n  relay dead discard -c relay.yaml --pipeline orders --older-than 720h --reason 'the tenants are gone'",
 	})
 }
 
@@ -64,6 +64,11 @@ The exit status is 1 if an event selected with --id was not changed.`
 		if err := f.requireSelection(); err != nil {
 			return err
 		}
+		reason, err := admin.ParseReason(f.reason)
+		if err != nil {
+			return usage("--reason: %v", err)
+		}
+		f.reason = reason
 		if f.edit && f.dryRun {
 			return usage("--edit is used together with --dry-run; expected one of them")
 		}
@@ -78,6 +83,7 @@ The exit status is 1 if an event selected with --id was not changed.`
 	if what == replay {
 		c.Flags().BoolVar(&f.edit, "edit", false, "edit the payload of one event first")
 	}
+	c.Flags().StringVar(&f.reason, "reason", "", "why, kept in closed_reason; at most 500 characters")
 	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "count the dead letters, change nothing")
 	c.Flags().BoolVarP(&f.yes, "yes", "y", false, "do not ask for confirmation")
 	return c
@@ -97,7 +103,7 @@ func (a *app) change(ctx context.Context, what change, all []deadLetters, f *dea
 	results := []admin.Changed{}
 	by := operator()
 	for _, l := range all {
-		l.filter.ClosedBy = by
+		l.filter.ClosedBy, l.filter.ClosedReason = by, f.reason
 		bar := newProgress(a.stderr, what.verb+" "+l.pipeline)
 		changed, err := l.Change(ctx, what.action, l.filter, f.dryRun, bar.set)
 		bar.end()

@@ -84,6 +84,9 @@ func (a *app) details(d *buffer.DeadEvent) string {
 	line("died", timeAndAge(d.DiedAt))
 	line("notified", timeAndAge(d.NotifiedAt))
 	line("closed", strings.TrimSpace(d.ClosedAs+" "+timeAndAge(d.ClosedAt)+closedBy(d)))
+	if d.ClosedReason != "" {
+		line("reason", printable(d.ClosedReason))
+	}
 	line("group_id", d.GroupID.String())
 	line("attempts", fmt.Sprint(d.Attempts))
 	line("error", printable(a.redact(d.Error)))

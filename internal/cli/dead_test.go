@@ -81,7 +81,8 @@ func TestDeadList(t *testing.T) {
     "notified_at": null,
     "closed_at": null,
     "closed_as": null,
-    "closed_by": null
+    "closed_by": null,
+    "closed_reason": null
   }
 ]
 `, "")
@@ -107,7 +108,7 @@ func TestDeadList(t *testing.T) {
 			t.Errorf("list %s shows %v, want %v", c.args, got, c.ids)
 		}
 	}
-	db.exec("UPDATE outbox_dead_letters SET closed_at = clock_timestamp(), closed_as = 'discarded', closed_by = 'somebody' WHERE event_id = 17")
+	db.exec("UPDATE outbox_dead_letters SET closed_at = clock_timestamp(), closed_as = 'discarded', closed_by = 'somebody', closed_reason = 'no tenant' WHERE event_id = 17")
 	if got := listed(t, path); !cmp.Equal(got, []int64{9007199254740993}) {
 		t.Errorf("list shows %v", got)
 	}
@@ -115,8 +116,8 @@ func TestDeadList(t *testing.T) {
 		t.Errorf("list --closed shows %v", got)
 	}
 	do(t, nil, "dead", "list", "-c", path, "--closed").want(t, 0, " ago by somebody", "")
-	do(t, nil, "dead", "list", "-c", path, "--closed", "--json").want(t, 0, "\"closed_as\": \"discarded\",\n    \"closed_by\": \"somebody\"", "")
-	do(t, nil, "dead", "show", "-c", path, "--closed", "--id", "17").want(t, 0, " ago) by somebody\n", "")
+	do(t, nil, "dead", "list", "-c", path, "--closed", "--json").want(t, 0, "\"closed_as\": \"discarded\",\n    \"closed_by\": \"somebody\",\n    \"closed_reason\": \"no tenant\"", "")
+	do(t, nil, "dead", "show", "-c", path, "--closed", "--id", "17").want(t, 0, " ago) by somebody\n  reason    no tenant\n", "")
 }
 
 // listed returns the ids in list --json.
@@ -188,11 +189,11 @@ func TestDeadReplay(t *testing.T) {
 	if n := db.count("SELECT count(*) FROM outbox_events"); n != 1 || db.open("p") != "101 102 103 104 106" {
 		t.Errorf("a dry run changed something: %d events, open %s", n, db.open("p"))
 	}
-	r := do(t, nil, "dead", "replay", "-c", path, "--id", "101,102,103", "--id", "105", "--id", "106", "--id", "999")
+	r := do(t, nil, "dead", "replay", "-c", path, "--reason", "it exists now", "--id", "101,102,103", "--id", "105", "--id", "106", "--id", "999")
 	r.want(t, 1, "p: replayed 3 dead letters; skipped 1: already in the buffer", "relay: 105: it was ")
 	r.want(t, 1, "p: ", "relay: 106: its id is already in the buffer")
 	r.want(t, 1, "p: ", "relay: 999: no dead letter has this id")
-	if n := db.count("SELECT count(*) FROM outbox_dead_letters WHERE closed_as = 'replayed' AND closed_by LIKE '_%@_%'"); n != 3 {
+	if n := db.count("SELECT count(*) FROM outbox_dead_letters WHERE closed_as = 'replayed' AND closed_by LIKE '_%@_%' AND closed_reason = 'it exists now'"); n != 3 {
 		t.Errorf("%d dead letters say who replayed them, want 3", n)
 	}
 	if strings.Contains(r.stderr, "101") || db.open("p") != "104 106" {
@@ -221,13 +222,15 @@ func TestDeadDiscard(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	do(t, []string{"SUDO_USER=ann"}, "dead", "discard", "-c", path, "--error", "X", "--json").want(t, 0, `"changed": 2,`, "")
-	if n := db.count("SELECT count(*) FROM outbox_dead_letters WHERE closed_by = 'ann@" + host + "'"); n != 2 {
-		t.Errorf("%d dead letters say who closed them, want 2", n)
+	do(t, []string{"SUDO_USER=ann"}, "dead", "discard", "-c", path, "--error", "X", "--json", "--reason", " the tenant is gone ").want(t, 0, `"changed": 2,`, "")
+	if n := db.count("SELECT count(*) FROM outbox_dead_letters WHERE closed_by = 'ann@" + host + "' AND closed_reason = 'the tenant is gone'"); n != 2 {
+		t.Errorf("%d dead letters say who closed them and why, want 2", n)
 	}
 	if db.open("p") != "3" || db.count("SELECT count(*) FROM outbox_dead_letters") != 3 {
 		t.Errorf("open are %s", db.open("p"))
 	}
+	do(t, nil, "dead", "discard", "-c", path, "--all", "--reason", "two\nlines").want(t, 2, "", "--reason: the reason has a line break")
+	do(t, nil, "dead", "discard", "-c", path, "--all", "--reason", strings.Repeat("x", 501)).want(t, 2, "", "--reason: the reason has 501 characters; expected at most 500")
 	do(t, nil, "dead", "discard", "-c", path, "--all").want(t, 0, "p: discarded 1 dead letter\n", "")
 	do(t, nil, "dead", "discard", "-c", path, "--all").want(t, 0, "p: discarded 0 dead letters\n", "")
 	do(t, nil, "dead", "discard", "-c", path, "--all", "--id", "1").want(t, 2, "", "--all is used together with --id")

@@ -130,12 +130,16 @@ func TestDeadLetters(t *testing.T) {
 	b.click("button[value=discard]")
 	b.see("Discard 1 dead letter?", "nothing sends them again")
 	b.expectAccessible("confirm")
+	b.do(chromedp.SendKeys(chromedp.Search("[name=reason]"), "the tenant <b>is</b> gone"))
 	b.click("main button[value=discard]")
 	b.see("1 discarded.")
 	testkit.Equal(t, "open", open(), 5)
-	by := ""
-	testkit.NoError(t, s.db.QueryRowContext(t.Context(), "SELECT closed_by FROM outbox_dead_letters WHERE closed_at IS NOT NULL").Scan(&by))
-	testkit.Equal(t, "closed by", by, "admin, console, 127.0.0.1")
+	var id, by, reason string
+	testkit.NoError(t, s.db.QueryRowContext(t.Context(), "SELECT event_id, closed_by, closed_reason FROM outbox_dead_letters WHERE closed_at IS NOT NULL").Scan(&id, &by, &reason))
+	testkit.Equal(t, "closed by", by+": "+reason, "admin, console, 127.0.0.1: the tenant <b>is</b> gone")
+	b.goTo("/dead/orders/" + id)
+	b.see("by admin, console, 127.0.0.1", "Reason: the tenant <b>is</b> gone")
+	b.goTo("/dead")
 
 	b.click("form[action='dead/change'] button[value=replay]:not([name=x])")
 	b.see("Replay 5 dead letters?")

@@ -268,7 +268,7 @@ type deadDetail struct {
 	Cut                bool // the payload is longer than what is shown
 	Headers, EventRow  string
 	Notified, ClosedAt time.Time
-	ClosedBy           string
+	ClosedBy, Reason   string
 }
 
 // deadShow serves the dead letters of one event.

@@ -53,6 +53,11 @@ func (s *Console) deadChange(w http.ResponseWriter, r *http.Request) {
 	}
 	confirmed := r.PostForm.Get("confirmed") != ""
 	q.ClosedBy = admin.ClosedBy(r, "console")
+	var err error
+	if q.ClosedReason, err = admin.ParseReason(r.PostForm.Get("reason")); err != nil {
+		s.fail(w, r, http.StatusBadRequest, err)
+		return
+	}
 	ctx, cancel := context.WithTimeout(r.Context(), deadTimeout)
 	defer cancel()
 	for _, p := range selected {

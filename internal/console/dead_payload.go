@@ -15,7 +15,7 @@ const maxShownPayload = 256 << 10
 
 func (s *Console) deadDetail(e *buffer.DeadEvent) deadDetail {
 	d := deadDetail{
-		deadRow: s.deadRow(e), Event: e, Notified: e.NotifiedAt, ClosedAt: e.ClosedAt, ClosedBy: e.ClosedBy, FullError: s.config.Redact(e.Error),
+		deadRow: s.deadRow(e), Event: e, Notified: e.NotifiedAt, ClosedAt: e.ClosedAt, ClosedBy: e.ClosedBy, Reason: visible([]byte(e.ClosedReason)), FullError: s.config.Redact(e.Error),
 	}
 	if s.config.HidePayloads {
 		return d

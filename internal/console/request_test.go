@@ -108,6 +108,12 @@ func TestForgedRequests(t *testing.T) {
 			t.Errorf("%s: %d %s, want %d", name, got.StatusCode, got.body, c.want)
 		}
 	}
+	for _, reason := range []string{"two\nlines", strings.Repeat("x", 501)} {
+		bad := url.Values{"action": {"discard"}, "pipeline": {"orders"}, "confirmed": {"1"}, "reason": {reason}}
+		if got := post(t, s.url+"/dead/change", bad, with); got.StatusCode != http.StatusBadRequest || !strings.Contains(got.body, "expected at most 500") {
+			t.Errorf("the reason %.10q: %d %s", reason, got.StatusCode, got.body)
+		}
+	}
 	if got := get(t, s.url+"/dead", with); got.StatusCode != http.StatusOK {
 		t.Errorf("the session reads: %d", got.StatusCode)
 	}

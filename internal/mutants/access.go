@@ -66,6 +66,27 @@ var accessMutants = []mutant{
 		pkg:  "./internal/access", test: "TestProxy",
 	},
 	{
+		name: "a reason may have several lines",
+		file: "internal/admin/reason.go",
+		old:  "!utf8.ValidString(text) || strings.ContainsFunc(text, unicode.IsControl)",
+		new:  "!utf8.ValidString(text) || false && strings.ContainsFunc(text, unicode.IsControl)",
+		pkg:  "./internal/console", test: "TestForgedRequests",
+	},
+	{
+		name: "SQLite: the reason of a replay is not kept",
+		file: "outbox/sqlite/replay.go",
+		old:  "closing{f.ClosedBy, f.ClosedReason}",
+		new:  `closing{f.ClosedBy, ""}`,
+		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/replay",
+	},
+	{
+		name: "the reason of a discard is not kept",
+		file: "outbox/postgres/internal/deadletter/deadletter.go",
+		old:  "names.Append([]byte(pg.Text(f.ClosedReason)))",
+		new:  "names.Append([]byte{})",
+		pkg:  "./outbox/postgres", test: "TestBuffer/discard",
+	},
+	{
 		name: "an empty token is accepted",
 		file: "internal/config/admin.go",
 		old:  `given && t.Token.Reveal() == "" &&`,

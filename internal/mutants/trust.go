@@ -584,7 +584,7 @@ var trustMutants = []mutant{
 	{
 		name: "a replay leaves the dead letter open",
 		file: "outbox/postgres/internal/deadletter/replay.go",
-		old:  "UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed', closed_by = nullif(($3::text[])[4], '')\nFROM put",
+		old:  "UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed', closed_by = nullif(($3::text[])[4], ''), closed_reason = nullif(($3::text[])[5], '')\nFROM put",
 		new:  "UPDATE outbox_dead_letters d SET closed_at = NULL, closed_as = NULL\nFROM put",
 		pkg:  "./outbox/postgres", test: "TestBuffer/replay",
 	},

@@ -30,8 +30,8 @@ type DeadEvent struct {
 	// NotifiedAt is when the dead-letter hook was notified, ClosedAt when the dead letter was
 	// replayed or discarded; zero if not yet.
 	NotifiedAt, ClosedAt time.Time
-	// ClosedAs is "replayed" or "discarded", ClosedBy who did that, as [DeadFilter.ClosedBy] said; "" while the dead letter is open.
-	ClosedAs, ClosedBy string
+	// ClosedAs is "replayed" or "discarded", ClosedBy who did that and ClosedReason why, as [DeadFilter] said; "" while the dead letter is open.
+	ClosedAs, ClosedBy, ClosedReason string
 	// Row is the row of a custom table that a replay puts back, a JSON object; nil for an
 	// event of the relay's own table.
 	Row []byte
@@ -63,8 +63,8 @@ type DeadFilter struct {
 	Notified bool
 	// SinkNotified excludes those of sinks with a hook of their own that this hook was not notified of.
 	SinkNotified bool
-	// ClosedBy is for Replay and Discard: who closes them, which is written down; "": nobody says so. It selects nothing.
-	ClosedBy string
+	// ClosedBy and ClosedReason are for Replay and Discard: who closes them and why, which is written down; "": nobody says so. They select nothing.
+	ClosedBy, ClosedReason string
 }
 
 // DeadEdit replaces what a replay of an event sends.

@@ -64,7 +64,7 @@ func sameDeadLetters(t *testing.T, f *Fixture, events []outbox.Event) {
 		one := buffer.DeadEvent{
 			Event:      b.Events[i],
 			DeadLetter: buffer.DeadLetter{Pipeline: f.Pipeline, GroupID: b.GroupID, Attempts: 3, Error: reason, DiedAt: d.DiedAt.UTC()},
-			NotifiedAt: d.NotifiedAt, ClosedAt: d.ClosedAt, ClosedAs: d.ClosedAs, ClosedBy: d.ClosedBy,
+			NotifiedAt: d.NotifiedAt, ClosedAt: d.ClosedAt, ClosedAs: d.ClosedAs, ClosedBy: d.ClosedBy, ClosedReason: d.ClosedReason,
 		}
 		about(t, "died_at", time.Since(d.DiedAt), 0)
 		if i < len(got) { // a custom table keeps the whole row
@@ -250,13 +250,13 @@ func deadNewest(t *testing.T, h Harness) {
 		}
 		sameDead(t, got, newest)
 	}
-	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET closed_at = died_at, closed_as = 'discarded', closed_by = 'somebody' WHERE event_id = %d", want[2].ID))
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET closed_at = died_at, closed_as = 'discarded', closed_by = 'somebody', closed_reason = 'some reason' WHERE event_id = %d", want[2].ID))
 	for closed, n := range map[bool]int{false: 3, true: 4} {
 		got, err := f.Buffer.ListNewestDead(t.Context(), buffer.DeadFilter{Closed: closed}, 100)
 		ok(t, "ListNewestDead", err)
 		equal(t, "dead letters", len(got), n)
 		if closed {
-			equal(t, "the newest", []string{got[0].ClosedAs, got[0].ClosedBy}, []string{"discarded", "somebody"})
+			equal(t, "the newest", []string{got[0].ClosedAs, got[0].ClosedBy, got[0].ClosedReason}, []string{"discarded", "somebody", "some reason"})
 		}
 	}
 }

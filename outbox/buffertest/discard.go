@@ -28,14 +28,14 @@ func discardClosed(t *testing.T, h Harness) {
 	ids := bury(t, f, "refused", orders(3)...).IDs()
 	f.Exec(t, fmt.Sprintf("INSERT INTO %s (id, topic, payload) VALUES (%d, 'restored', '1')", f.Table, ids[0]))
 	before := f.Dead(t)
-	discard(t, f.Buffer, buffer.DeadFilter{IDs: ids[:2], ClosedBy: "größe@host"}, 10, 2)
+	discard(t, f.Buffer, buffer.DeadFilter{IDs: ids[:2], ClosedBy: "größe@host", ClosedReason: "gründe"}, 10, 2)
 	for i, d := range f.Dead(t) {
 		if (i < 2) == d.ClosedAt.IsZero() {
 			t.Fatalf("the dead letter of event %d is closed at %v", d.EventID, d.ClosedAt)
 		}
 		if i < 2 {
 			about(t, "closed_at", time.Since(d.ClosedAt), 0)
-			before[i].ClosedAs, before[i].ClosedBy = "discarded", "größe@host"
+			before[i].ClosedAs, before[i].ClosedBy, before[i].ClosedReason = "discarded", "größe@host", "gründe"
 		}
 		before[i].ClosedAt = d.ClosedAt
 		equal(t, "dead letter", d, before[i])

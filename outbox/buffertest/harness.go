@@ -145,7 +145,8 @@ type DeadLetter struct {
 	Attempts             int
 	Error                string
 	DiedAt               time.Time
-	ClosedAs, ClosedBy   string    // "" is NULL
+	ClosedAs, ClosedBy   string // "" is NULL
+	ClosedReason         string
 	NotifiedAt, ClosedAt time.Time // zero is NULL
 	HookGroupID          uuid.UUID // uuid.Nil is NULL
 }

@@ -57,7 +57,7 @@ func replayed(t *testing.T, f *Fixture, events []outbox.Event) {
 	empty(t, f)
 	buried := f.Dead(t)
 
-	replay(t, f.Buffer, buffer.DeadFilter{ClosedBy: "größe@host"}, 100, len(events))
+	replay(t, f.Buffer, buffer.DeadFilter{ClosedBy: "größe@host", ClosedReason: "gründe"}, 100, len(events))
 	ledger := f.Ledger(t)
 	equal(t, "ledger rows", len(ledger), 1)
 	row := ledger[0]
@@ -76,7 +76,7 @@ func replayed(t *testing.T, f *Fixture, events []outbox.Event) {
 	})
 	for i, d := range f.Dead(t) {
 		about(t, "closed_at", time.Since(d.ClosedAt), 0)
-		buried[i].ClosedAt, buried[i].ClosedAs, buried[i].ClosedBy = d.ClosedAt, "replayed", "größe@host"
+		buried[i].ClosedAt, buried[i].ClosedAs, buried[i].ClosedBy, buried[i].ClosedReason = d.ClosedAt, "replayed", "größe@host", "gründe"
 		equal(t, "dead letter after the replay", d, buried[i])
 	}
 	equal(t, "dead letters listed", dead(t, f.Buffer, buffer.DeadFilter{}), []int64(nil))
@@ -90,7 +90,7 @@ func replayed(t *testing.T, f *Fixture, events []outbox.Event) {
 	closed, err := f.Buffer.ListDead(t.Context(), buffer.DeadFilter{Closed: true}, nil, 100)
 	ok(t, "ListDead", err)
 	for i := range closed {
-		equal(t, "dead letter listed", []string{closed[i].ClosedAs, closed[i].ClosedBy}, []string{"replayed", "größe@host"})
+		equal(t, "dead letter listed", []string{closed[i].ClosedAs, closed[i].ClosedBy, closed[i].ClosedReason}, []string{"replayed", "größe@host", "gründe"})
 	}
 	settle(t, f.Buffer, again, delivered())
 	empty(t, f)

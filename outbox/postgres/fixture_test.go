@@ -202,7 +202,7 @@ func scanLedger(row pgx.CollectableRow) (r buffertest.LedgerRow, err error) {
 
 func deadSQL(bytes bool) string {
 	return `SELECT pipeline, event_id, topic, key, ` + payloadSQL(bytes) + `, convert_to(headers::text, 'UTF8'),
-       created_at, group_id::text, attempts, error, died_at, notified_at, closed_at, coalesce(closed_as, ''), coalesce(closed_by, ''), hook_group_id::text
+       created_at, group_id::text, attempts, error, died_at, notified_at, closed_at, coalesce(closed_as, ''), coalesce(closed_by, ''), coalesce(closed_reason, ''), hook_group_id::text
 FROM outbox_dead_letters ORDER BY event_id, died_at`
 }
 
@@ -220,7 +220,7 @@ func scanDead(row pgx.CollectableRow) (d buffertest.DeadLetter, err error) {
 		hook             sql.NullString
 	)
 	err = row.Scan(&d.Pipeline, &d.EventID, &d.Topic, &d.Key, &d.Payload, &d.Headers, &d.CreatedAt, &group,
-		&d.Attempts, &d.Error, &d.DiedAt, &notified, &closed, &d.ClosedAs, &d.ClosedBy, &hook)
+		&d.Attempts, &d.Error, &d.DiedAt, &notified, &closed, &d.ClosedAs, &d.ClosedBy, &d.ClosedReason, &hook)
 	if err == nil {
 		d.GroupID = uuid.MustParse(group)
 		d.NotifiedAt, d.ClosedAt = notified.Time, closed.Time

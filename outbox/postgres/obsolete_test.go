@@ -28,6 +28,10 @@ func TestMigrate_RefusesUnreleasedTables(t *testing.T) {
 			"ALTER TABLE outbox_batches DROP COLUMN newest_at", true, "outbox_batches has no column newest_at",
 			"outbox_batches ADD COLUMN newest_at timestamptz", "ALTER TABLE outbox_batches ADD COLUMN newest_at timestamptz",
 		},
+		"Reason": {
+			"ALTER TABLE outbox_dead_letters DROP COLUMN closed_reason", true, "outbox_dead_letters has no column closed_reason",
+			"outbox_dead_letters ADD COLUMN closed_reason text", "ALTER TABLE outbox_dead_letters ADD COLUMN closed_reason text",
+		},
 		"Buffers": {
 			"ALTER TABLE outbox_buffers DROP COLUMN pipeline", true, "outbox_buffers has no column pipeline",
 			"outbox_buffers ADD COLUMN pipeline text", "ALTER TABLE outbox_buffers ADD COLUMN pipeline text",

@@ -44,7 +44,7 @@ var (
 	}, obsolete: "starts"}
 	deadLettersTable = requirement{table: "outbox_dead_letters", columns: []string{
 		"pipeline TEXT", "event_id INTEGER", "topic TEXT", "key TEXT", "payload BLOB", "headers TEXT", "created_at TEXT",
-		"group_id TEXT", "attempts INTEGER", "error TEXT", "died_at TEXT", "notified_at TEXT", "closed_at TEXT", "closed_as TEXT", "closed_by TEXT",
+		"group_id TEXT", "attempts INTEGER", "error TEXT", "died_at TEXT", "notified_at TEXT", "closed_at TEXT", "closed_as TEXT", "closed_by TEXT", "closed_reason TEXT",
 		"hook_group_id TEXT", "event_row TEXT", "sink TEXT NOT NULL DEFAULT 'default'",
 	}, obsolete: "told_at"}
 	buffersTable = requirement{table: "outbox_buffers", columns: []string{

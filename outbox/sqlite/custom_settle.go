@@ -44,7 +44,7 @@ VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = excluded.topic, key = excluded.key, payload = excluded.payload, headers = excluded.headers,
     created_at = excluded.created_at, attempts = excluded.attempts, error = excluded.error, event_row = excluded.event_row,
-    died_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), notified_at = NULL, closed_at = NULL, closed_as = NULL, closed_by = NULL, hook_group_id = NULL
+    died_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), notified_at = NULL, closed_at = NULL, closed_as = NULL, closed_by = NULL, closed_reason = NULL, hook_group_id = NULL
 WHERE d.closed_at IS NOT NULL`
 
 	archiveCustomSQL = `
@@ -125,7 +125,7 @@ GROUP BY event_id ORDER BY event_id LIMIT ?9`
 
 // replay skips rows that the table's constraints refuse. A deferred foreign key refuses only at the
 // commit: then half as many are tried, until the row stands alone.
-func (c *customTable) replay(ctx context.Context, args []any, by string, limit int) (replayed int, err error) {
+func (c *customTable) replay(ctx context.Context, args []any, by closing, limit int) (replayed int, err error) {
 	after := int64(math.MinInt64)
 	for size, halved := limit, false; size > 0; {
 		n, last, err := c.replayAfter(ctx, args, by, size, after)
@@ -147,7 +147,7 @@ func (c *customTable) replay(ctx context.Context, args []any, by string, limit i
 }
 
 // replayAfter puts up to limit events with up to buffer.MaxBytes after one back, as one batch. last is the last that was tried.
-func (c *customTable) replayAfter(ctx context.Context, args []any, by string, limit int, after int64) (replayed int, last int64, err error) {
+func (c *customTable) replayAfter(ctx context.Context, args []any, by closing, limit int, after int64) (replayed int, last int64, err error) {
 	last = after
 	if c.b.config.Sinks != nil {
 		return c.b.replayRouted(ctx, args, by, limit, after)

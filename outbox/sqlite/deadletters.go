@@ -53,14 +53,14 @@ const (
 	// The statement for open dead letters uses their index and does not walk over the closed ones.
 	listOpenSQL = `
 SELECT rowid, event_id, topic, key, payload, headers, created_at,
-       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, closed_by, ` + presentNameSQL + `, event_row
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, closed_by, closed_reason, ` + presentNameSQL + `, event_row
 FROM outbox_dead_letters
 WHERE closed_at IS NULL AND (event_id, group_id) > (?9, ?10) AND ` + matchSQL + `
 ORDER BY event_id, group_id LIMIT ?11`
 
 	listAllSQL = `
 SELECT rowid, event_id, topic, key, payload, headers, created_at,
-       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, closed_by, ` + presentNameSQL + `, event_row
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, closed_by, closed_reason, ` + presentNameSQL + `, event_row
 FROM outbox_dead_letters
 WHERE (event_id, group_id) > (?9, ?10) AND ` + matchSQL + `
 ORDER BY event_id, group_id LIMIT ?11`
@@ -68,7 +68,7 @@ ORDER BY event_id, group_id LIMIT ?11`
 	// No index has died_at: the newest are kept while all that match are read, as a count does. Payloads are not read.
 	listNewestSQL = `
 SELECT rowid, event_id, substr(topic, 1, 4096), substr(key, 1, 4096), x'', NULL, created_at,
-       pipeline, group_id, attempts, substr(error, 1, 4096), died_at, notified_at, closed_at, closed_as, closed_by, ` + presentNameSQL + `, NULL
+       pipeline, group_id, attempts, substr(error, 1, 4096), died_at, notified_at, closed_at, closed_as, closed_by, closed_reason, ` + presentNameSQL + `, NULL
 FROM outbox_dead_letters
 WHERE rowid IN (
   SELECT rowid FROM outbox_dead_letters WHERE (?9 OR closed_at IS NULL) AND ` + matchSQL + `
@@ -160,10 +160,10 @@ func scanDeadLettersUpTo(rows *sql.Rows, err error, limit, maxBytes int) (events
 			rowid int64
 			d     buffer.DeadEvent
 
-			created, died, notified, closed, closedAs, closedBy sql.NullString
+			created, died, notified, closed, closedAs, closedBy, closedReason sql.NullString
 		)
 		if err := rows.Scan(&rowid, &d.ID, &d.Topic, &d.Key, &d.Payload, (*[]byte)(&d.Headers), &created,
-			&d.Pipeline, &d.GroupID, &d.Attempts, &d.Error, &died, &notified, &closed, &closedAs, &closedBy, &d.Sink, &d.Row); err != nil {
+			&d.Pipeline, &d.GroupID, &d.Attempts, &d.Error, &died, &notified, &closed, &closedAs, &closedBy, &closedReason, &d.Sink, &d.Row); err != nil {
 			return nil, nil, false, err
 		}
 		if d.Sink == singleSink {
@@ -183,7 +183,7 @@ func scanDeadLettersUpTo(rows *sql.Rows, err error, limit, maxBytes int) (events
 				return nil, nil, false, fmt.Errorf("a time of the dead letter of event %d: %w", d.ID, err)
 			}
 		}
-		d.ClosedAs, d.ClosedBy = closedAs.String, closedBy.String
+		d.ClosedAs, d.ClosedBy, d.ClosedReason = closedAs.String, closedBy.String, closedReason.String
 		if d.Payload == nil {
 			d.Payload = []byte{}
 		}
@@ -193,7 +193,7 @@ func scanDeadLettersUpTo(rows *sql.Rows, err error, limit, maxBytes int) (events
 }
 
 const discardSQL = `
-UPDATE outbox_dead_letters SET closed_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), closed_as = 'discarded', closed_by = nullif(?10, '')
+UPDATE outbox_dead_letters SET closed_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), closed_as = 'discarded', closed_by = nullif(?10, ''), closed_reason = nullif(?11, '')
 WHERE rowid IN (
   SELECT rowid FROM outbox_dead_letters
   WHERE closed_at IS NULL AND ` + matchSQL + `
@@ -202,7 +202,7 @@ WHERE rowid IN (
 // Discard implements buffer.DeadLetters.
 func (b *Buffer) Discard(ctx context.Context, f buffer.DeadFilter, limit int) (discarded int, err error) {
 	err = b.write(ctx, "discarding dead letters", func(tx transaction) error {
-		rows, err := tx.exec(ctx, discardSQL, append(b.match(f), limit, f.ClosedBy)...)
+		rows, err := tx.exec(ctx, discardSQL, append(b.match(f), limit, f.ClosedBy, f.ClosedReason)...)
 		discarded = int(rows)
 		return err
 	})

@@ -20,7 +20,7 @@ func bury(t *testing.T, b *sqlite.Buffer) {
 	testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Dead, Attempts: 1, Error: "refused"}}))
 }
 
-// TestMigrate_AddsSink: a file that was made before dead letters had a sink gets the column, once. Its dead letters stay,
+// TestMigrate_AddsSink: a file that was made before dead letters had a sink, and a reason, gets the columns, once. Its dead letters stay,
 // and so does whatever a relay that does not know the column writes.
 func TestMigrate_AddsSink(t *testing.T) {
 	t.Parallel()
@@ -32,9 +32,9 @@ func TestMigrate_AddsSink(t *testing.T) {
 	t.Cleanup(func() { testkit.NoError(t, b.Close()) })
 	exec(t, file, "INSERT INTO outbox_events (topic, payload) VALUES ('t', '1')")
 	bury(t, b)
-	exec(t, file, "ALTER TABLE outbox_dead_letters DROP COLUMN sink")
+	exec(t, file, "ALTER TABLE outbox_dead_letters DROP COLUMN sink; ALTER TABLE outbox_dead_letters DROP COLUMN closed_reason")
 	expectNotReady(t, b.Check(t.Context()), `table "outbox_dead_letters" has no column sink`)
-	for _, want := range [][]string{{"outbox_dead_letters.sink"}, nil} {
+	for _, want := range [][]string{{"outbox_dead_letters.closed_reason", "outbox_dead_letters.sink"}, nil} {
 		if applied := migrate(t, url, sqlite.SchemaConfig{}); !slices.Equal(applied, want) {
 			t.Fatalf("applied %v, want %v", applied, want)
 		}

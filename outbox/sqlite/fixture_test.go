@@ -278,13 +278,13 @@ func scanLedger(rows *sql.Rows) (r buffertest.LedgerRow, err error) {
 
 const deadSQL = `
 SELECT pipeline, event_id, topic, key, payload, headers, created_at, group_id, attempts, error,
-       died_at, notified_at, closed_at, coalesce(closed_as, ''), coalesce(closed_by, ''), coalesce(hook_group_id, '00000000-0000-0000-0000-000000000000')
+       died_at, notified_at, closed_at, coalesce(closed_as, ''), coalesce(closed_by, ''), coalesce(closed_reason, ''), coalesce(hook_group_id, '00000000-0000-0000-0000-000000000000')
 FROM outbox_dead_letters ORDER BY event_id, died_at`
 
 func scanDead(rows *sql.Rows) (d buffertest.DeadLetter, err error) {
 	var created, died, notified, closed *string
 	err = rows.Scan(&d.Pipeline, &d.EventID, &d.Topic, &d.Key, &d.Payload, &d.Headers, &created, &d.GroupID, &d.Attempts, &d.Error,
-		&died, &notified, &closed, &d.ClosedAs, &d.ClosedBy, &d.HookGroupID)
+		&died, &notified, &closed, &d.ClosedAs, &d.ClosedBy, &d.ClosedReason, &d.HookGroupID)
 	for text, at := range map[*string]*time.Time{created: &d.CreatedAt, died: &d.DiedAt, notified: &d.NotifiedAt, closed: &d.ClosedAt} {
 		if err == nil {
 			*at, err = timeOf(text)

@@ -168,6 +168,7 @@ SELECT count(*) > 0 AND max(name IN (?2, 'starts', 'told_at')) = 0 FROM pragma_t
 func (b *Buffer) addColumns(ctx context.Context) (added []string, err error) {
 	err = b.begin(ctx, b.db, nil, func(tx transaction) error {
 		add := [][3]string{
+			{"outbox_dead_letters", "closed_reason", "TEXT"},
 			{"outbox_dead_letters", "sink", "TEXT NOT NULL DEFAULT 'default'"},
 			{"outbox_batches", "sink", "TEXT NOT NULL DEFAULT 'default'"},
 			{"outbox_batches", "claim_id", "TEXT"},

@@ -55,8 +55,8 @@ type tableUpkeep interface {
 	begin(ctx context.Context, tx *transaction) error
 	// peek fills in the events that a claim would take first.
 	peek(ctx context.Context, batch *buffer.Lease, limit int) error
-	// replay puts dead letters that match back; see matchSQL for args. by is who closes them.
-	replay(ctx context.Context, args []any, by string, limit int) (replayed int, err error)
+	// replay puts dead letters that match back; see matchSQL for args. by is who closes them and why.
+	replay(ctx context.Context, args []any, by closing, limit int) (replayed int, err error)
 	// missing lists what the table lacks. present: it exists and has all its columns.
 	missing(ctx context.Context, tx transaction) ([]buffer.Finding, error)
 	// diagnose adds what is found about the table.
@@ -331,7 +331,7 @@ WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = excluded.topic, key = excluded.key, payload = excluded.payload, headers = excluded.headers,
     created_at = excluded.created_at, attempts = excluded.attempts, error = excluded.error,
-    died_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), notified_at = NULL, closed_at = NULL, closed_as = NULL, closed_by = NULL, hook_group_id = NULL
+    died_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), notified_at = NULL, closed_at = NULL, closed_as = NULL, closed_by = NULL, closed_reason = NULL, hook_group_id = NULL
 WHERE d.closed_at IS NOT NULL`
 
 	// A trigger may have dropped the row without an error.

@@ -33,7 +33,7 @@ SELECT event_id, topic, key, payload, headers, coalesce(
 FROM outbox_dead_letters WHERE rowid IN (SELECT value FROM json_each(?2))`
 
 	closeReplayedSQL = `
-UPDATE outbox_dead_letters SET closed_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), closed_as = 'replayed', closed_by = nullif(?2, '')
+UPDATE outbox_dead_letters SET closed_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), closed_as = 'replayed', closed_by = nullif(?2, ''), closed_reason = nullif(?3, '')
 WHERE rowid IN (SELECT value FROM json_each(?1))`
 
 	// ?1 to ?4 are an extent.
@@ -49,12 +49,15 @@ HAVING count(*) > 0
 RETURNING events`
 )
 
+// closing is who closes dead letters, and why.
+type closing struct{ name, reason string }
+
 // Replay implements buffer.DeadLetters.
 func (b *Buffer) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (replayed int, err error) {
-	return b.upkeep.replay(ctx, b.match(f), f.ClosedBy, limit)
+	return b.upkeep.replay(ctx, b.match(f), closing{f.ClosedBy, f.ClosedReason}, limit)
 }
 
-func (r *relayTable) replay(ctx context.Context, args []any, by string, limit int) (replayed int, err error) {
+func (r *relayTable) replay(ctx context.Context, args []any, by closing, limit int) (replayed int, err error) {
 	b := r.b
 	if b.config.Sinks != nil {
 		replayed, _, err = b.replayRouted(ctx, args, by, limit, math.MinInt64)
@@ -89,9 +92,9 @@ func (r *relayTable) replay(ctx context.Context, args []any, by string, limit in
 	return replayed, err
 }
 
-// openReplayed closes the dead letters whose events were put back and makes a batch of the events. by is who closes them.
-func (b *Buffer) openReplayed(ctx context.Context, tx transaction, group uuid.UUID, claim string, which extent, rowids []int64, by string) (replayed int, err error) {
-	if _, err := tx.exec(ctx, closeReplayedSQL, idset.JSONIDs(rowids), by); err != nil {
+// openReplayed closes the dead letters whose events were put back and makes a batch of the events. by is who closes them and why.
+func (b *Buffer) openReplayed(ctx context.Context, tx transaction, group uuid.UUID, claim string, which extent, rowids []int64, by closing) (replayed int, err error) {
+	if _, err := tx.exec(ctx, closeReplayedSQL, idset.JSONIDs(rowids), by.name, by.reason); err != nil {
 		return 0, err
 	}
 	var members any

@@ -62,7 +62,7 @@ type holder struct {
 
 // replayRouted puts dead letters of events after one back, for a buffer with several sinks; last is the last event that was tried. If none of
 // those that one transaction tries can go back, the next one tries those after them.
-func (b *Buffer) replayRouted(ctx context.Context, args []any, by string, limit int, after int64) (replayed int, last int64, err error) {
+func (b *Buffer) replayRouted(ctx context.Context, args []any, by closing, limit int, after int64) (replayed int, last int64, err error) {
 	for {
 		replayed, last, err = b.replayRoutedAfter(ctx, args, by, limit, after)
 		if err != nil || replayed > 0 || last == after {
@@ -72,7 +72,7 @@ func (b *Buffer) replayRouted(ctx context.Context, args []any, by string, limit 
 	}
 }
 
-func (b *Buffer) replayRoutedAfter(ctx context.Context, args []any, by string, limit int, after int64) (replayed int, last int64, err error) {
+func (b *Buffer) replayRoutedAfter(ctx context.Context, args []any, by closing, limit int, after int64) (replayed int, last int64, err error) {
 	last = after
 	err = b.write(ctx, "replaying dead letters", func(tx transaction) error {
 		picked, err := b.pickRouted(ctx, tx, args, limit, after)
@@ -110,7 +110,7 @@ func (b *Buffer) replayRoutedAfter(ctx context.Context, args []any, by string, l
 		}
 		closed := append(joined, back...)
 		replayed = len(closed)
-		if _, err = tx.exec(ctx, closeReplayedSQL, idset.JSONIDs(closed), by); err != nil {
+		if _, err = tx.exec(ctx, closeReplayedSQL, idset.JSONIDs(closed), by.name, by.reason); err != nil {
 			return err
 		}
 		return b.fillLanes(ctx, tx)

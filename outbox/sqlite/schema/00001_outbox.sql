@@ -69,6 +69,7 @@ CREATE TABLE IF NOT EXISTS outbox_dead_letters (
     closed_at  TEXT,
     closed_as  TEXT CHECK (closed_as IN ('replayed', 'discarded')),
     closed_by  TEXT,                         -- who replayed or discarded it
+    closed_reason TEXT,                      -- why
     hook_group_id TEXT,                      -- batch of the dead-letter hook that it is in
     event_row  TEXT,                         -- the row of a custom table, JSON
     sink       TEXT NOT NULL DEFAULT 'default', -- the sink that refused it; 'default' is a single one

@@ -54,7 +54,7 @@ SELECT event_id, group_id FROM picked`
 
 	closedSQL = `
 ), closed AS (
-  UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed', closed_by = nullif(($3::text[])[4], '')
+  UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed', closed_by = nullif(($3::text[])[4], ''), closed_reason = nullif(($3::text[])[5], '')
   FROM put JOIN chosen c USING (id)
   WHERE d.pipeline = $1 AND d.event_id = c.event_id AND d.group_id = c.group_id
   RETURNING 1

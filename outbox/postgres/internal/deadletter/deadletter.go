@@ -21,7 +21,7 @@ type DeadLetters struct{ base *ledger.Base }
 // New returns the dead letters of a pipeline.
 func New(base *ledger.Base) *DeadLetters { return &DeadLetters{base} }
 
-// matchSQL is a DeadFilter; its parameters are those of Match, $3 the topic, the sink, 'sinks' for SinkNotified, and who closes them. The server plans with their values, so
+// matchSQL is a DeadFilter; its parameters are those of Match, $3 the topic, the sink, 'sinks' for SinkNotified, who closes them and why. The server plans with their values, so
 // that a condition without a value costs nothing, and the index of open dead letters is used.
 const matchSQL = `
   d.pipeline = $1
@@ -75,6 +75,7 @@ func (l *DeadLetters) Match(f buffer.DeadFilter, more ...string) []string {
 		names.Append([]byte{})
 	}
 	names.Append([]byte(pg.Text(f.ClosedBy)))
+	names.Append([]byte(pg.Text(f.ClosedReason)))
 	return append([]string{l.base.Pipeline, ids, names.String(), pg.Text(f.Error), older, newer, pg.Bool(f.Notified), uuids}, more...)
 }
 
@@ -86,7 +87,7 @@ const presentNameSQL = `coalesce((
 
 // columnsSQL are an event's columns and those that decoder.add reads after them, before the sink.
 const columnsSQL = `d.event_id, d.topic, d.key, d.payload, d.headers, d.created_at,
-       d.group_id, d.attempts, d.error, d.died_at, d.notified_at, d.closed_at, d.closed_as, d.closed_by, d.event_uuid`
+       d.group_id, d.attempts, d.error, d.died_at, d.notified_at, d.closed_at, d.closed_as, d.closed_by, d.closed_reason, d.event_uuid`
 
 const listSQL = `
 SELECT ` + columnsSQL + `, ` + presentNameSQL + `, d.event_row
@@ -124,7 +125,7 @@ func (l *DeadLetters) ListDead(ctx context.Context, f buffer.DeadFilter, after *
 // those that are listed.
 const newestSQL = `
 SELECT d.event_id, left(d.topic, 4096), left(d.key, 4096), d.created_at, d.group_id, d.attempts, left(d.error, 4096),
-       d.died_at, d.notified_at, d.closed_at, d.closed_as, d.closed_by, d.event_uuid, ` + presentNameSQL + `
+       d.died_at, d.notified_at, d.closed_at, d.closed_as, d.closed_by, d.closed_reason, d.event_uuid, ` + presentNameSQL + `
 FROM (
   SELECT d.* FROM outbox_dead_letters d
   WHERE ` + matchSQL + `
@@ -160,7 +161,7 @@ func readListed(pipeline string, v [][]byte) buffer.DeadEvent {
 		DeadLetter: buffer.DeadLetter{
 			Pipeline: pipeline, GroupID: uuid.UUID(v[4]), Attempts: pg.ReadInt4(v[5]), Error: string(v[6]), DiedAt: pg.ReadTime(v[7]),
 		},
-		ClosedAs: string(v[10]), ClosedBy: string(v[11]),
+		ClosedAs: string(v[10]), ClosedBy: string(v[11]), ClosedReason: string(v[12]),
 	}
 	if v[2] != nil {
 		key := string(v[2])
@@ -172,10 +173,10 @@ func readListed(pipeline string, v [][]byte) buffer.DeadEvent {
 	if v[9] != nil {
 		one.ClosedAt = pg.ReadTime(v[9])
 	}
-	if v[12] != nil {
-		one.UUID = uuid.UUID(v[12])
+	if v[13] != nil {
+		one.UUID = uuid.UUID(v[13])
 	}
-	if sink := string(v[13]); sink != ledger.DefaultSink {
+	if sink := string(v[14]); sink != ledger.DefaultSink {
 		one.Sink = sink
 	}
 	return one
@@ -246,7 +247,7 @@ const discardSQL = PickOpenSQL + `
   ORDER BY d.event_id, d.group_id LIMIT $9::bigint
   FOR UPDATE SKIP LOCKED
 )
-UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'discarded', closed_by = nullif(($3::text[])[4], '')
+UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'discarded', closed_by = nullif(($3::text[])[4], ''), closed_reason = nullif(($3::text[])[5], '')
 FROM picked p WHERE d.pipeline = $1 AND d.event_id = p.event_id AND d.group_id = p.group_id`
 
 // Discard implements buffer.DeadLetters.
@@ -281,13 +282,13 @@ func (d *decoder) add(v [][]byte) error {
 	v = v[6:]
 	n := len(d.Events)
 	event := &d.Events[n-1]
-	if v[8] != nil {
-		event.UUID = uuid.UUID(v[8])
+	if v[9] != nil {
+		event.UUID = uuid.UUID(v[9])
 	}
 	one := buffer.DeadEvent{Event: *event, DeadLetter: buffer.DeadLetter{
 		Pipeline: d.pipeline, GroupID: uuid.UUID(v[0]), Attempts: pg.ReadInt4(v[1]), Error: string(v[2]), DiedAt: pg.ReadTime(v[3]),
-	}, ClosedAs: string(v[6]), ClosedBy: string(v[7])}
-	if sink := string(v[9]); sink != ledger.DefaultSink {
+	}, ClosedAs: string(v[6]), ClosedBy: string(v[7]), ClosedReason: string(v[8])}
+	if sink := string(v[10]); sink != ledger.DefaultSink {
 		one.Sink = sink
 	}
 	if v[4] != nil {
@@ -305,8 +306,8 @@ func (d *decoder) addWithRow(v [][]byte) error {
 	if err := d.add(v); err != nil {
 		return err
 	}
-	d.Weigh(len(v[16]))
-	if row := v[16]; len(row) > 0 {
+	d.Weigh(len(v[17]))
+	if row := v[17]; len(row) > 0 {
 		d.dead[len(d.dead)-1].Row = d.Copy(row)
 	}
 	return nil

@@ -186,7 +186,7 @@ FROM distinct_events p WHERE d.pipeline = $3 AND d.event_id = p.event_id AND d.g
 const readSQL = `
 SELECT d.event_id, d.topic, CASE WHEN $3::boolean THEN d.key END, CASE WHEN $3::boolean THEN d.payload END,
        CASE WHEN $3::boolean THEN d.headers END, d.created_at,
-       d.group_id, d.attempts, d.error, d.died_at, d.notified_at, d.closed_at, d.closed_as, d.closed_by, d.event_uuid, d.sink, clock_timestamp()
+       d.group_id, d.attempts, d.error, d.died_at, d.notified_at, d.closed_at, d.closed_as, d.closed_by, d.closed_reason, d.event_uuid, d.sink, clock_timestamp()
 FROM outbox_batches l JOIN outbox_dead_letters d ON d.pipeline = $2 AND d.event_id BETWEEN l.first_id AND l.last_id
   AND d.hook_group_id = l.group_id AND d.notified_at IS NULL
 WHERE l.group_id = $1::uuid`
@@ -270,7 +270,7 @@ func (q *Queue) read(ctx context.Context, t *ledger.Tables, batch buffer.Lease, 
 			Columns: rows.Columns,
 			Row: func(v [][]byte) error {
 				if batch.ClaimedAt.IsZero() {
-					batch.ClaimedAt, batch.ClaimedLocal = pg.ReadTime(v[16]), time.Now()
+					batch.ClaimedAt, batch.ClaimedLocal = pg.ReadTime(v[17]), time.Now()
 				}
 				return rows.add(v)
 			},

@@ -58,7 +58,7 @@ const replaySQL = PickReplayedSQL + `
          CASE WHEN $13::boolean THEN ARRAY(SELECT DISTINCT hashtext(key) FROM put WHERE key IS NOT NULL) END
   FROM put HAVING count(*) > 0
 )
-UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed', closed_by = nullif(($3::text[])[4], '')
+UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed', closed_by = nullif(($3::text[])[4], ''), closed_reason = nullif(($3::text[])[5], '')
 FROM put JOIN chosen c ON c.event_id = put.id
 WHERE d.pipeline = $1 AND d.event_id = c.event_id AND d.group_id = c.group_id`
 

@@ -113,7 +113,7 @@ const replayRoutedSQL = PickReplayedSQL + ReplayableSQL + AfterSQL + `
 
 // ClosedRoutedSQL closes what goes back. The last dead letter that was tried comes with how many that are.
 const ClosedRoutedSQL = `, closed AS (
-  UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed', closed_by = nullif(($3::text[])[4], '')
+  UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed', closed_by = nullif(($3::text[])[4], ''), closed_reason = nullif(($3::text[])[5], '')
   FROM (SELECT event_id, group_id FROM back UNION ALL SELECT event_id, group_id FROM joining WHERE NOT has) r
   WHERE d.pipeline = $1 AND d.event_id = r.event_id AND d.group_id = r.group_id
   RETURNING 1

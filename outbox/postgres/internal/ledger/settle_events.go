@@ -112,7 +112,7 @@ WHERE current_setting('relay.fenced') = '1'
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = EXCLUDED.topic, key = EXCLUDED.key, payload = EXCLUDED.payload, headers = EXCLUDED.headers,
     created_at = EXCLUDED.created_at, attempts = EXCLUDED.attempts, error = EXCLUDED.error,
-    died_at = clock_timestamp(), notified_at = NULL, closed_at = NULL, closed_as = NULL, closed_by = NULL, hook_group_id = NULL
+    died_at = clock_timestamp(), notified_at = NULL, closed_at = NULL, closed_as = NULL, closed_by = NULL, closed_reason = NULL, hook_group_id = NULL
 WHERE d.closed_at IS NOT NULL`
 
 	// A trigger may have dropped the row without an error. Then this is one, and says so; see pg.IsRefused.
