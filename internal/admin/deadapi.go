@@ -19,6 +19,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/internal/access"
+	"github.com/outboxrelay/relay/internal/audit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
@@ -224,6 +225,24 @@ func (o *changeRequest) filter() (f buffer.DeadFilter, err error) {
 	return f, errors.New(`ids is missing or invalid; expected a list like ["17"], or "all"`)
 }
 
+// selection is the filter, for the audit.
+func (o *changeRequest) selection() string {
+	var all []string
+	for _, one := range [][2]string{
+		{"ids", string(o.IDs)},
+		{"sink", o.Sink},
+		{"topic", o.Topic},
+		{"error", o.Error},
+		{"older_than", o.OlderThan},
+		{"newer_than", o.NewerThan},
+	} {
+		if one[1] != "" {
+			all = append(all, one[0]+"="+one[1])
+		}
+	}
+	return strings.Join(all, " ")
+}
+
 // changeDead serves POST /api/dead/replay and /api/dead/discard.
 func (s *Server) changeDead(act Action) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -259,6 +278,11 @@ func (s *Server) changeDead(act Action) http.HandlerFunc {
 		}
 		changed, err := p.Change(ctx, act, f, o.DryRun, nil)
 		changed.Pipeline = p.Name
+		if !o.DryRun {
+			s.config.Audit.Add(ctx, audit.Entry{
+				Who: f.ClosedBy, Action: string(act), Pipeline: p.Name, Count: changed.Changed, Detail: o.selection(), Reason: f.ClosedReason,
+			})
+		}
 		if err != nil {
 			// The response says what was done; repeating the request continues.
 			s.writeJSON(w, http.StatusServiceUnavailable, struct {
@@ -267,8 +291,6 @@ func (s *Server) changeDead(act Action) http.HandlerFunc {
 			}{changed, s.config.Redact(err.Error())})
 			return
 		}
-		s.config.Log.InfoContext(ctx, "dead letters changed", "pipeline", changed.Pipeline, "path", r.URL.Path,
-			"changed", changed.Changed, "unnotified", changed.Unnotified, "dry_run", changed.DryRun)
 		s.writeJSON(w, http.StatusOK, changed)
 	}
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/outboxrelay/relay/internal/access"
+	"github.com/outboxrelay/relay/internal/audit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
@@ -28,6 +29,8 @@ type Config struct {
 	HidePayloads bool
 	// TLS has the certificate of [Server.Run]; nil serves plain HTTP.
 	TLS *tls.Config
+	// Audit gets everything that somebody changes; nil means one that only logs.
+	Audit *audit.Log
 	// Redact removes secrets from error texts; nil changes nothing.
 	Redact func(text string) string
 	// Log receives warnings; nil means slog.Default.
@@ -53,6 +56,9 @@ func New(pipelines []Pipeline, m *Metrics, c Config) *Server {
 	}
 	if c.Guard == nil {
 		c.Guard = access.New()
+	}
+	if c.Audit == nil {
+		c.Audit = audit.New(c.Log)
 	}
 	s := &Server{config: c, metrics: m}
 	for _, p := range pipelines {

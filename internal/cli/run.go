@@ -35,7 +35,9 @@ const forceExitAfter = 5 * time.Second
 func (a *app) run(cfg *config.Config) error {
 	// A closed pipe is an outage of the sink, not the end of the process.
 	signal.Ignore(syscall.SIGPIPE)
-	log := logger(a.stderr, cfg.Log, a.redact)
+	level := new(slog.LevelVar)
+	level.Set(cfg.Log.Level)
+	log := logger(a.stderr, cfg.Log.Format, level, a.redact)
 	slog.SetDefault(log)
 
 	memory.Tune()
@@ -44,7 +46,7 @@ func (a *app) run(cfg *config.Config) error {
 		return err
 	}
 	e, err := engine.Open(cfg, engine.Config{
-		Version: shortVersion(), Stdout: a.stdout, Log: log, Redact: a.redact, TLS: certificate,
+		Version: shortVersion(), Stdout: a.stdout, Log: log, Level: level, Redact: a.redact, TLS: certificate,
 		OnShutdown: func(cause error) {
 			log.Info("finishing batches in flight, another signal exits immediately", "cause", cause)
 		},
@@ -112,8 +114,8 @@ func scheme(c config.Admin) string {
 }
 
 // logger returns the configured logger. It removes secrets from all values, which may quote servers.
-func logger(w io.Writer, c config.Log, redact func(string) string) *slog.Logger {
-	options := &slog.HandlerOptions{Level: c.Level, ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
+func logger(w io.Writer, format string, level slog.Leveler, redact func(string) string) *slog.Logger {
+	options := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
 		if err, ok := attr.Value.Any().(error); ok {
 			return slog.String(attr.Key, oneLine(redact(err.Error())))
 		}
@@ -125,7 +127,7 @@ func logger(w io.Writer, c config.Log, redact func(string) string) *slog.Logger 
 		}
 		return attr
 	}}
-	if c.Format == "json" {
+	if format == "json" {
 		return slog.New(slog.NewJSONHandler(w, options))
 	}
 	return slog.New(slog.NewTextHandler(w, options))

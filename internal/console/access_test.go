@@ -168,3 +168,36 @@ func TestProxy(t *testing.T) {
 		testkit.Equal(t, "closed by", by, want)
 	}
 }
+
+// TestActivity: what is done in the console and over the API is shown with who, how many and why, once each; dry runs are not.
+func TestActivity(t *testing.T) {
+	t.Parallel()
+	s := openWith(t, named, "")
+	for range 3 {
+		s.insert(t, "bad.order", "1")
+	}
+	s.expectDead(t, 3)
+	api := func(body string) {
+		t.Helper()
+		r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.url+"/api/dead/discard", strings.NewReader(body))
+		testkit.NoError(t, err)
+		r.Header.Set("Content-Type", "application/json")
+		testkit.Equal(t, "discard", send(t, r, bearer(token)).StatusCode, http.StatusOK)
+	}
+	api(`{"pipeline": "orders", "ids": "all", "dry_run": true}`)
+	api(`{"pipeline": "orders", "ids": ["1"], "reason": "a <b>test</b>"}`)
+	discard := url.Values{"action": {"discard"}, "topic": {"bad.order"}, "reason": {"the rest"}}
+	testkit.Equal(t, "asks", post(t, s.url+"/dead/change", discard, bearer(aliceToken)).StatusCode, http.StatusOK)
+	discard.Set("confirmed", "1")
+	testkit.Equal(t, "discard", post(t, s.url+"/dead/change", discard, bearer(aliceToken)).StatusCode, http.StatusSeeOther)
+	b := newTab(t, s)
+	b.logInWith(wallToken)
+	b.goTo("/activity")
+	b.see("alice, console, 127.0.0.1", "the rest", "admin, admin endpoint, 127.0.0.1", "a <b>test</b>", "The program that embeds this relay has the log")
+	b.expectAccessible("activity")
+	testkit.Equal(t, "rows", value[string](b, "[...document.querySelectorAll('.list tbody tr')].map(r => [2, 3, 4, 5].map(i => r.children[i].innerText).join(' ')).join('; ')"), `discard orders 2 topic=bad.order; discard orders 1 ids=["1"]`)
+	if got := post(t, s.url+"/level", url.Values{"level": {"debug"}, "confirmed": {"1"}}, bearer(aliceToken)); got.StatusCode != http.StatusConflict {
+		t.Errorf("without a log of its own the relay answers %d %s", got.StatusCode, got.body)
+	}
+	b.expectQuiet()
+}

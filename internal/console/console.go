@@ -16,6 +16,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/access"
 	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/internal/audit"
 )
 
 // Source is what the console shows.
@@ -39,8 +40,11 @@ type Config struct {
 	HidePayloads bool
 	// Redact removes secrets from texts that may quote servers.
 	Redact func(text string) string
-	// Log gets a line for everything that somebody changes.
-	Log *slog.Logger
+	// Audit gets everything that somebody changes; required.
+	Audit *audit.Log
+	// Level is the log's, to change for a while; nil: it is not the relay's to change.
+	Level *slog.LevelVar
+	Log   *slog.Logger
 }
 
 // Console serves the pages. It is safe for concurrent use.
@@ -49,6 +53,7 @@ type Console struct {
 	mux     *http.ServeMux
 	history *history
 	live    *live
+	level   *logLevel
 	inUse   atomic.Bool
 }
 
@@ -66,7 +71,7 @@ func New(c Config) *Console {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
-	s := &Console{config: c, mux: http.NewServeMux(), history: newHistory(), live: newLive()}
+	s := &Console{config: c, mux: http.NewServeMux(), history: newHistory(), live: newLive(), level: newLogLevel(c.Level)}
 	assets, err := fs.Sub(assetFiles, "assets")
 	if err != nil { // cannot happen
 		panic(err)
@@ -90,6 +95,8 @@ func New(c Config) *Console {
 	s.page("GET /dead", s.deadList)
 	s.page("GET /dead/{pipeline}/{id}", s.deadShow)
 	s.mux.Handle("POST /pipelines/{name}/retry", s.config.Guard.ProtectChange(s.retryNow, s.denied()))
+	s.page("GET /activity", s.activity)
+	s.mux.Handle("POST /level", s.config.Guard.ProtectChange(s.setLevel, s.denied()))
 	s.mux.Handle("POST /dead/change", s.config.Guard.ProtectChange(s.deadChange, s.denied()))
 	return s
 }
@@ -151,7 +158,7 @@ func root(r *http.Request) string {
 type page struct {
 	Root    string
 	Title   string
-	Section string // overview or dead
+	Section string // overview, dead or activity
 	User    access.User
 	Session bool // somebody is logged in
 	Version string
@@ -162,7 +169,7 @@ type page struct {
 var layouts = func() map[string]*template.Template {
 	base := template.Must(template.New("layout.html").Funcs(functions).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html"))
 	all := map[string]*template.Template{}
-	for _, name := range []string{"overview", "pipeline", "dead", "dead_show", "dead_confirm", "retry_confirm", "login", "error"} {
+	for _, name := range []string{"overview", "pipeline", "dead", "dead_show", "dead_confirm", "retry_confirm", "activity", "level_confirm", "login", "error"} {
 		all[name] = template.Must(template.Must(base.Clone()).ParseFS(templateFiles, "templates/"+name+".html"))
 	}
 	return all

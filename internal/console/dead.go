@@ -55,6 +55,20 @@ func (f deadFilter) Query() string {
 	return q.Encode()
 }
 
+// String is the filter for people.
+func (f deadFilter) String() string {
+	var all []string
+	for _, one := range f.Fields() {
+		if one.Name != "pipeline" {
+			all = append(all, one.Name+"="+one.Value)
+		}
+	}
+	if all == nil {
+		return "all"
+	}
+	return strings.Join(all, " ")
+}
+
 // Link is the list of what the filter selects, from a page beside it.
 func (f deadFilter) Link() template.URL { return template.URL("dead?" + f.Query()) } //nolint:gosec // encoded
 

@@ -7,8 +7,8 @@ import (
 	"net/url"
 	"strings"
 
-	"github.com/outboxrelay/relay/internal/access"
 	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/internal/audit"
 )
 
 // confirmData is what is about to be done.
@@ -63,9 +63,10 @@ func (s *Console) deadChange(w http.ResponseWriter, r *http.Request) {
 	for _, p := range selected {
 		changed, err := p.Change(ctx, act, q, !confirmed, nil)
 		changed.Pipeline = p.Name
-		if confirmed && changed.Changed > 0 {
-			s.config.Log.InfoContext(ctx, "dead letters changed in the console", "action", string(act), "pipeline", p.Name, "changed", changed.Changed,
-				"user", access.UserOf(r.Context()).String(), "from", r.RemoteAddr, "filter", d.Filter.Query())
+		if confirmed && (changed.Changed > 0 || d.Filter.Pipeline != "") {
+			s.config.Audit.Add(ctx, audit.Entry{
+				Who: q.ClosedBy, Action: string(act), Pipeline: p.Name, Count: changed.Changed, Detail: d.Filter.String(), Reason: q.ClosedReason,
+			})
 		}
 		if err != nil {
 			s.fail(w, r, http.StatusServiceUnavailable, fmt.Errorf("pipeline %s: %s changed %d dead letters, then failed; repeat it to continue: %w", p.Name, act, changed.Changed, err))

@@ -4,6 +4,7 @@
 //	/pipelines/{name}        one pipeline: charts of the last hour and day, what waits and why
 //	/dead                    dead letters: by error, filtered; replay and discard of some or all
 //	/dead/{pipeline}/{id}    the dead letters of one event
+//	/activity                what users did at this process, and the level of its log
 //	/login, /logout          a session for a token
 //	/live                    what changed on the overview, as server-sent events
 //	/assets/                 style, script and chart library

@@ -9,8 +9,8 @@ import (
 	"net/url"
 	"time"
 
-	"github.com/outboxrelay/relay/internal/access"
 	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/internal/audit"
 )
 
 // pipelineData is what the page of a pipeline shows.
@@ -80,8 +80,7 @@ func (s *Console) retryNow(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), retryTimeout)
 	defer cancel()
 	n, err := p.RetryNow(ctx)
-	s.config.Log.InfoContext(ctx, "waiting batches made due in the console", "pipeline", p.Name, "batches", n,
-		"user", access.UserOf(r.Context()).String(), "from", r.RemoteAddr)
+	s.config.Audit.Add(ctx, audit.Entry{Who: admin.ClosedBy(r, "console"), Action: "retry now", Pipeline: p.Name, Count: int64(n)})
 	if err != nil {
 		s.fail(w, r, http.StatusServiceUnavailable, err)
 		return

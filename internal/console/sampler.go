@@ -18,6 +18,9 @@ func (s *Console) Run(ctx context.Context) error {
 	defer tick.Stop()
 	var sampled time.Time
 	for {
+		if s.level.restore(time.Now()) {
+			s.config.Log.InfoContext(ctx, "the log level is the configured one again", "level", levelName(s.config.Level.Level()))
+		}
 		if now := time.Now(); s.inUse.Load() && (s.live.watched() || now.Sub(sampled) >= hourStep-liveEvery/2) {
 			report := s.config.Source.Report(ctx)
 			if ctx.Err() != nil {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/access"
 	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/internal/audit"
 	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/internal/console"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -33,6 +34,8 @@ type Config struct {
 	Redact func(text string) string
 	// TLS has the admin endpoint's certificate; nil serves plain HTTP.
 	TLS *tls.Config
+	// Level is that of Log, which the console can change for a while; nil: it cannot.
+	Level *slog.LevelVar
 	// OnShutdown is called once, when nothing more is claimed, with the cause.
 	OnShutdown func(cause error)
 }
@@ -89,10 +92,11 @@ func Open(cfg *config.Config, c Config) (*Engine, error) {
 	}
 	guard := access.New(tokens...)
 	guard.SetProxy(access.Proxy(cfg.Admin.Proxy))
-	e.admin = admin.New(observed, metrics, admin.Config{Guard: guard, HidePayloads: !cfg.Admin.Payloads, TLS: c.TLS, Redact: c.Redact, Log: c.Log})
+	actions := audit.New(c.Log)
+	e.admin = admin.New(observed, metrics, admin.Config{Guard: guard, HidePayloads: !cfg.Admin.Payloads, TLS: c.TLS, Audit: actions, Redact: c.Redact, Log: c.Log})
 	e.console = console.New(console.Config{
 		Source: e.admin, Guard: guard, Process: fmt.Sprintf("%s/%d", host, os.Getpid()), Version: c.Version, HidePayloads: !cfg.Admin.Payloads,
-		Redact: c.Redact, Log: c.Log,
+		Audit: actions, Level: c.Level, Redact: c.Redact, Log: c.Log,
 	})
 	e.admin.SetConsole(e.console)
 	return e, nil

@@ -87,6 +87,20 @@ var accessMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestBuffer/discard",
 	},
 	{
+		name: "an action at the API leaves no trace",
+		file: "internal/admin/deadapi.go",
+		old:  "if !o.DryRun {",
+		new:  "if false && !o.DryRun {",
+		pkg:  "./internal/console", test: "TestActivity",
+	},
+	{
+		name: "a log level that was set in the console stays",
+		file: "internal/console/level.go",
+		old:  "	l.now.Set(l.configured)\n",
+		new:  "",
+		pkg:  "./internal/console", test: "TestLogLevel",
+	},
+	{
 		name: "an empty token is accepted",
 		file: "internal/config/admin.go",
 		old:  `given && t.Token.Reveal() == "" &&`,
