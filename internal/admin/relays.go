@@ -106,10 +106,19 @@ func relayProblems(s *buffer.Status, sinks []string, redact func(string) string)
 		}
 		problems = append(problems, RelayName(r)+" has not been ready for "+Age(r.NotReadyFor)+": "+reason)
 	}
+	gone := Gone(relays)
+	addGone := func(but string) {
+		for i := range gone {
+			if process(gone[i].Owner) != but {
+				problems = append(problems, GoneText(&gone[i]))
+			}
+		}
+	}
 	if running > 0 {
+		addGone("")
 		return problems
 	}
-	text := "no relay runs"
+	text, named := "no relay runs", ""
 	if len(relays) > 0 { // the one that was seen last comes first
 		last := &relays[0]
 		for i := range relays {
@@ -117,13 +126,16 @@ func relayProblems(s *buffer.Status, sinks []string, redact func(string) string)
 				last = &relays[i]
 			}
 		}
-		how := "was last seen"
+		how := "did not stop in order, and was last seen"
 		if last.Stopped {
 			how = "stopped"
 		}
-		text += fmt.Sprintf("; %s %s %s ago", process(last.Owner), how, Age(last.Seen))
+		named = process(last.Owner)
+		text += fmt.Sprintf("; %s %s %s ago", named, how, Age(last.Seen))
 	}
-	return []string{text + ". > relay run -c relay.yaml"}
+	problems = []string{text + ". > relay run -c relay.yaml"}
+	addGone(named)
+	return problems
 }
 
 // NotReady returns the running relays that make no progress, one for each sink and reason, and how many run. sinks are the names of several

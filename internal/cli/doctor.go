@@ -213,6 +213,13 @@ func diagnoseRelays(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (f
 	for _, n := range admin.Notices(status.Relays, sinkNames(p)) {
 		findings = append(findings, buffer.Finding{Level: buffer.LevelWarning, Subject: about, Text: n.String()})
 	}
+	gone := admin.Gone(status.Relays)
+	for i := range gone {
+		findings = append(findings, buffer.Finding{
+			Level: buffer.LevelWarning, Subject: about, Text: admin.GoneText(&gone[i]),
+			Fix: "find out why it ended: its log, memory limits, a crash of the host. Other relays take its batches over when their leases end",
+		})
+	}
 	switch {
 	case running == 0:
 		findings = append(findings, buffer.Finding{Subject: about, Text: "none runs"})

@@ -27,3 +27,26 @@ func TestNotices(t *testing.T) {
 	}
 	do(t, nil, "status", "-c", path, "--json").want(t, 0, `"notices": [`, "")
 }
+
+// TestGone: a relay that was killed is named for an hour.
+func TestGone(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	path := write(t, onePipeline("orders", db.url, "stdout:"))
+	db.exec(`INSERT INTO outbox_relays (buffer, sink, owner, version, seen_at, delivered, dead, last_minute, stopped) VALUES
+		('public.outbox_events', '', 'runs/17/orders', 'v1', clock_timestamp() + interval '1 hour', 5, 0, 5, false),
+		('public.outbox_events', '', 'killed/18/orders', 'v2', clock_timestamp() - interval '30 minutes', 5, 0, 5, false),
+		('public.outbox_events', '', 'old/19/orders', 'v2', clock_timestamp() - interval '2 hours', 5, 0, 5, false),
+		('public.outbox_events', '', 'ended/20/orders', 'v2', clock_timestamp() - interval '30 minutes', 5, 0, 5, true)`)
+	for _, command := range []string{"status", "doctor"} {
+		r := do(t, nil, command, "-c", path)
+		r.want(t, 0, "relay killed/18 (v2) reported last 30m ", "")
+		if n := strings.Count(r.stdout, "did not stop in order"); n != 1 {
+			t.Errorf("%s names %d relays:\n%s", command, n, r.stdout)
+		}
+	}
+	db.exec("DELETE FROM outbox_relays WHERE owner LIKE 'runs/%'")
+	do(t, nil, "status", "-c", path).want(t, 0, "orders: relay killed/18 (v2) reported last 30m ", "")
+	db.exec("DELETE FROM outbox_relays WHERE owner LIKE 'ended/%'")
+	do(t, nil, "status", "-c", path).want(t, 0, "orders: no relay runs; killed/18 did not stop in order, and was last seen 30m ", "")
+}

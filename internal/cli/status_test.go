@@ -75,7 +75,7 @@ orders: 2 dead letters. > relay dead list -c `+path+`
 	db.exec(`INSERT INTO outbox_relays (buffer, sink, owner, version, started_at, seen_at, not_ready, not_ready_class, not_ready_at, delivered, dead, last_minute, delivered_at) VALUES
 		('public.outbox_events', '', 'a/17/orders', 'v1', now() - interval '1 hour', now() - interval '10 seconds', '', '', NULL, 5000, 0, 1200, now() - interval '7 minutes 3 seconds'),
 		('public.outbox_events', '', 'b/18/orders', 'v1', now() - interval '1 hour', now() - interval '10 seconds', 'sink: no route', 'sink', now() - interval '3 minutes 20 seconds', 90, 0, 34, now() - interval '2 hours'),
-		('public.outbox_events', '', 'c/19/orders', 'v1', now() - interval '1 hour', now() - interval '25 seconds', 'killed', 'sink', now() - interval '1 hour', 90, 0, 34, now() - interval '2 hours')`)
+		('public.outbox_events', '', 'c/19/orders', 'v1', now() - interval '1 hour', now() - interval '2 hours', 'killed', 'sink', now() - interval '1 hour', 90, 0, 34, now() - interval '2 hours')`)
 	do(t, nil, "status", "-c", path).want(t, 0, `PIPELINE  PENDING  OLDEST  LEASED  WAITING  DELETING  DEAD  PER MIN   LAST  STATE
 orders      1,234   2h 5m       1        2         1     2    1,234  7m 3s  sending
 orders: relay b/18 has not been ready for 3m 20s: sink: no route
