@@ -71,6 +71,9 @@ type Config struct {
 	// Outdated returns what of the configuration of the database, or of the sink, has changed since the process read it, "" for nothing. It gets
 	// the class of why the pipeline is not ready, and is asked while it is not, every second; nil: nothing changes.
 	Outdated func(class string) string
+	// Unaccepted gets, every second, what the sink said last and since when it has accepted nothing; an empty text while it accepts events. For a
+	// dead-letter hook, whose pipeline reports to no database; nil: nobody is told.
+	Unaccepted func(text string, since time.Time)
 	// Log may be nil: slog.Default.
 	Log *slog.Logger
 }
@@ -115,6 +118,9 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Outdated == nil {
 		c.Outdated = func(string) string { return "" }
+	}
+	if c.Unaccepted == nil {
+		c.Unaccepted = func(string, time.Time) {}
 	}
 	if c.Log == nil {
 		c.Log = slog.Default()
@@ -168,5 +174,8 @@ func (o observer) Hanging(calls int)                               { o.p.limiter
 func (o observer) Settled(l *buffer.Lease, outcomes []buffer.Outcome, sent bool, took time.Duration) {
 	o.p.health.settled(l, outcomes, sent)
 	o.p.progress.settled(l, outcomes)
+	if sent {
+		o.p.unaccepted.settled(outcomes)
+	}
 	o.Observer.Settled(l, outcomes, sent, took)
 }

@@ -32,15 +32,17 @@ type logging interface{ SetLog(log *slog.Logger) }
 
 // Pipeline moves events from one buffer to one sink. Make one with New.
 type Pipeline struct {
-	config    Config
-	buffer    buffer.Queue
-	sink      sink.Sink
-	worker    *delivery.Worker
-	health    health
-	progress  progress
-	notices   notices
-	recovered recoveries
-	limiter   *limiter
+	config   Config
+	buffer   buffer.Queue
+	sink     sink.Sink
+	worker   *delivery.Worker
+	health   health
+	progress progress
+	notices  notices
+	// unaccepted is shown with another pipeline, if this is a dead-letter hook's.
+	unaccepted unaccepted
+	recovered  recoveries
+	limiter    *limiter
 
 	// With a router:
 	announced chan struct{}     // it has put a batch into the queue
@@ -154,7 +156,7 @@ func (p *Pipeline) Run(ctx, stop context.Context) error {
 // reporter reports what the pipeline does; that of a dead-letter hook has nobody to report to.
 func (p *Pipeline) reporter() *reporter {
 	to, ok := p.buffer.(buffer.RelayReporter)
-	r := &reporter{to: to, version: p.config.Version, notices: &p.notices, ready: p.ready, outdated: p.config.Outdated, waiting: p.health.countWaiting, redact: p.config.Redact, log: p.config.Log, written: p.health.reported}
+	r := &reporter{to: to, version: p.config.Version, notices: &p.notices, ready: p.ready, outdated: p.config.Outdated, unaccepted: &p.unaccepted, onUnaccepted: p.config.Unaccepted, waiting: p.health.countWaiting, redact: p.config.Redact, log: p.config.Log, written: p.health.reported}
 	if ok {
 		r.progress = &p.progress
 	}

@@ -70,8 +70,11 @@ type reporter struct {
 	waiting func() int
 	// outdated is the Config's.
 	outdated func(class string) string
-	redact   func(string) string
-	log      *slog.Logger
+	// unaccepted is why nothing is accepted, for onUnaccepted, the Config's.
+	unaccepted   *unaccepted
+	onUnaccepted func(text string, since time.Time)
+	redact       func(string) string
+	log          *slog.Logger
 	// written gets the result of each report.
 	written func(error)
 
@@ -115,6 +118,7 @@ func (r *reporter) run(ctx context.Context) {
 	for {
 		r.noteOutdated(ctx)
 		report := r.report()
+		r.onUnaccepted(r.unaccepted.read())
 		if r.ticks%ticksPerMinute == 0 && r.ticks > 0 {
 			r.logMinute(ctx, report)
 		}

@@ -48,7 +48,7 @@ func TestReporter(t *testing.T) {
 				h.reporter = &reporter{
 					to: h.to, progress: &progress{}, version: "v1", ready: func() error { return h.notOK }, waiting: func() int { return h.waiting },
 					redact: func(text string) string { return strings.ReplaceAll(text, "s3cret", "***") }, log: slog.New(slog.NewTextHandler(h.log, nil)),
-					written: func(error) {}, notices: &notices{}, outdated: func(class string) string { return h.changed[class] },
+					written: func(error) {}, notices: &notices{}, onUnaccepted: func(string, time.Time) {}, outdated: func(class string) string { return h.changed[class] },
 				}
 				test(t, h)
 			})

@@ -65,7 +65,7 @@ func (r *Router) notReady() error { return r.health.ready(time.Now()) }
 // that is unavailable. A router runs once.
 func (r *Router) Run(ctx context.Context) error {
 	to, _ := r.buffer.(buffer.RelayReporter)
-	defer (&reporter{to: to, version: r.config.Version, notices: &notices{}, ready: r.notReady, outdated: r.config.Outdated, redact: r.config.Redact, log: r.config.Log, written: r.health.reported}).start(ctx)()
+	defer (&reporter{to: to, version: r.config.Version, notices: &notices{}, ready: r.notReady, outdated: r.config.Outdated, onUnaccepted: r.config.Unaccepted, redact: r.config.Redact, log: r.config.Log, written: r.health.reported}).start(ctx)()
 	if !waitReady(ctx, r.config.Log, "database", r.ready, r.health.buffer) {
 		return nil
 	}

@@ -166,3 +166,28 @@ func TestRun_DeadLetterHook_RejectsOne(t *testing.T) {
 		t.Errorf("exit status %d", code)
 	}
 }
+
+// TestDeadLetterHook_Refuses: a hook that refuses its dead letters is in status and doctor, with its answer, since when, and how many wait for it.
+func TestDeadLetterHook_Refuses(t *testing.T) {
+	t.Parallel()
+	db, hook := newDatabase(t), newHookServer(t)
+	hook.respond(http.StatusBadRequest)
+	path := write(t, onePipeline("orders", db.url, "stdout:", "    dead_letter: {hook: {url: '"+hook.url+"'}}", "    retry: {initial: 100ms, max: 1s}"))
+	db.bury("orders", [3]string{"5", "t", "refused"}, [3]string{"6", "t", "refused"})
+	r := start(t, nil, "run", "-c", path)
+	waitForCount(t, db, 1, "SELECT count(*) FROM outbox_relays WHERE notice LIKE 'dead_letter.hook has accepted nothing since 2%400%'")
+	do(t, nil, "status", "-c", path).want(t, 0, ": dead_letter.hook has accepted nothing since 2", "")
+	do(t, nil, "status", "-c", path).want(t, 0, "orders: 2 dead letters the hook was not notified of yet", "")
+	testserver.Eventually(t, func() error { // between two tries nothing waits
+		if got := do(t, nil, "doctor", "-q", "-c", path).stdout; !strings.Contains(got, "it takes nothing: 2 dead letters it was not notified of; ") || !strings.Contains(got, "400") {
+			return fmt.Errorf("doctor says\n%s", got)
+		}
+		return nil
+	})
+	hook.respond(http.StatusOK)
+	waitForCount(t, db, 0, "SELECT count(*) FROM outbox_dead_letters WHERE notified_at IS NULL")
+	waitForCount(t, db, 0, "SELECT count(*) FROM outbox_relays WHERE notice <> ''")
+	do(t, nil, "doctor", "-q", "-c", path).want(t, 0, "", "")
+	r.signal(syscall.SIGTERM)
+	r.exit()
+}

@@ -213,6 +213,14 @@ func diagnoseRelays(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (f
 	for _, n := range admin.Notices(status.Relays, sinkNames(p)) {
 		findings = append(findings, buffer.Finding{Level: buffer.LevelWarning, Subject: about, Text: n.String()})
 	}
+	hook := admin.NewPipelineReport(p.Name, p.MaxWaiting, sinkNames(p), deadLettersOf(p, b).Notifies, status, func(text string) string { return text }).Hook
+	if hook != nil && hook.Unnotified > 0 && len(hook.Waits) > 0 {
+		findings = append(findings, buffer.Finding{
+			Level: buffer.LevelError, Subject: "dead_letter.hook",
+			Text: fmt.Sprintf("it takes nothing: %s it was not notified of; %s", plural(hook.Unnotified, "dead letter", "dead letters"), hook.Waits[0].Text()),
+			Fix:  "correct dead_letter.hook, or what answers there; the dead letters are kept, and it is notified again until it accepts them",
+		})
+	}
 	gone := admin.Gone(status.Relays)
 	for i := range gone {
 		findings = append(findings, buffer.Finding{

@@ -208,11 +208,29 @@ func joinHooks(o *Runtime, hooks []configuredHook, process Process) (err error) 
 			}
 			queue = queues.SinkDeadLetterQueue(h.of.SinkName)
 		}
-		if o.Hooks[i].pipeline, err = pipeline.New(queue, o.Hooks[i].Sink, h.of.hookConfig(h, process)); err != nil {
+		c := h.of.hookConfig(h, process)
+		c.Unaccepted = o.noteHook(h)
+		if o.Hooks[i].pipeline, err = pipeline.New(queue, o.Hooks[i].Sink, c); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// noteHook returns a function that has the pipeline whose dead letters a hook is notified of, the first of several, say that the hook accepts none.
+func (o *Runtime) noteHook(h configuredHook) func(text string, since time.Time) {
+	of := o.Sinks[0].Pipeline
+	for _, s := range o.Sinks {
+		if s.Config.SinkName == h.of.SinkName {
+			of = s.Pipeline
+		}
+	}
+	return func(text string, since time.Time) {
+		if text != "" {
+			text = h.name + " has accepted nothing since " + since.UTC().Format(time.RFC3339) + ": " + text
+		}
+		of.SetNotice(h.name, text)
+	}
 }
 
 // join makes the pipelines of the sinks and, for several, their router.
