@@ -171,6 +171,11 @@ func (o observer) Recovered(address string)                        { o.p.recover
 func (o observer) Accepts()                                        { o.p.recovered.accepts() }
 func (o observer) Hanging(calls int)                               { o.p.limiter.hang(calls) }
 
+func (o observer) Sent(l *buffer.Lease, took time.Duration) {
+	o.p.notices.sent(took)
+	o.Observer.Sent(l, took)
+}
+
 func (o observer) Settled(l *buffer.Lease, outcomes []buffer.Outcome, sent bool, took time.Duration) {
 	o.p.health.settled(l, outcomes, sent)
 	o.p.progress.settled(l, outcomes)

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
 
 // notices are what operators should know of a pipeline although it makes progress, each under a key. It is safe for concurrent use.
@@ -25,6 +26,18 @@ func (n *notices) set(key, text string) {
 		n.texts = map[string]string{}
 	}
 	n.texts[key] = strings.ReplaceAll(text, "\n", " ")
+}
+
+// slowAfter is how long a send takes that operators should know of.
+const slowAfter = 5 * time.Second
+
+// sent takes how long the last send took: a sink that answers slowly looks like one that is busy.
+func (n *notices) sent(took time.Duration) {
+	text := ""
+	if took >= slowAfter {
+		text = "the sink is slow to answer: the last send took " + took.Round(time.Second).String()
+	}
+	n.set("slow", text)
 }
 
 // text returns the notices in the order of their keys, a line each.

@@ -138,6 +138,21 @@ func TestReporter(t *testing.T) {
 			t.Errorf("when nothing is to be noticed the notice is %q", got)
 		}
 	})
+	run("Slow", func(t *testing.T, h *harness) {
+		o := observer{noObserver{}, &Pipeline{}}
+		h.notices = &o.p.notices
+		defer h.start(t.Context())()
+		o.Sent(batch, 20*time.Second)
+		wait(10 * time.Second)
+		if got, want := h.to.last().Notice, "the sink is slow to answer: the last send took 20s"; got != want {
+			t.Errorf("the notice is %q, want %q", got, want)
+		}
+		o.Sent(batch, slowAfter-time.Millisecond)
+		wait(10 * time.Second)
+		if got := h.to.last().Notice; got != "" {
+			t.Errorf("when the sink is fast again the notice is %q", got)
+		}
+	})
 	run("Outdated", func(t *testing.T, h *harness) {
 		h.changed = map[string]string{"sink": "token changed"}
 		defer h.start(t.Context())()
