@@ -173,6 +173,7 @@ func (o observer) Hanging(calls int)                               { o.p.limiter
 
 func (o observer) Sent(l *buffer.Lease, took time.Duration) {
 	o.p.notices.sent(took)
+	o.p.noticeAnswers()
 	o.Observer.Sent(l, took)
 }
 

@@ -39,6 +39,7 @@ type Pipeline struct {
 	health   health
 	progress progress
 	notices  notices
+	answers  answers
 	// unaccepted is shown with another pipeline, if this is a dead-letter hook's.
 	unaccepted unaccepted
 	recovered  recoveries

@@ -106,6 +106,7 @@ func (p *Pipeline) probeSink(ctx context.Context) {
 		began := time.Now()
 		err := p.worker.Check(checkCtx)
 		cancel()
+		p.noticeAnswers() // one may have ended
 		if ctx.Err() == nil {
 			p.health.sink(err, began)
 		}

@@ -44,6 +44,12 @@ type Informer interface {
 	Notes(ctx context.Context) []string
 }
 
+// Noticer is a Sink that knows of answers which look wrong, although they decide what happens to events.
+type Noticer interface {
+	// Notices returns a sentence each, until it no longer holds. It is called after each Send, and is cheap.
+	Notices() []string
+}
+
 // Fencer is a Sink that remembers group_ids.
 type Fencer interface {
 	// Fence gives up the batch's group_id and those of its origins: from then on, other owners

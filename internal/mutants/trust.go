@@ -631,6 +631,13 @@ var trustMutants = []mutant{
 		pkg:  "./internal/cli", test: "TestShutdown_Signals",
 	},
 	{
+		name: "a login page counts as a delivery, and nobody is told",
+		file: "pipeline/config.go",
+		old:  "	o.p.noticeAnswers()\n",
+		new:  "",
+		pkg:  "./internal/cli", test: "TestRun_AnswersThatLookWrong",
+	},
+	{
 		name: "a pipeline whose sink refuses everything is ready",
 		file: "pipeline/pipeline.go",
 		old:  "err != nil && p.health.waits() {",

@@ -28,6 +28,7 @@ type Sink struct {
 	templated         []templatedHeader
 	hostName          string // overrides the URL's host in the request; may be ""
 	redactor          *redactor
+	odd               odd
 	transport         *http.Transport
 	connections       *connections
 	limiter           *limiter
@@ -39,6 +40,7 @@ var (
 	_ sink.Sink      = (*Sink)(nil)
 	_ sink.Addresser = (*Sink)(nil)
 	_ sink.Preparer  = (*Sink)(nil)
+	_ sink.Noticer   = (*Sink)(nil)
 )
 
 // The transport's times. Config.Timeout bounds a request as a whole.

@@ -24,13 +24,14 @@ type response struct {
 	status     int
 	retryAfter time.Duration
 	quote      string // of the body, or why it could not be read; without secrets
+	isPage     bool   // for people
 }
 
 // read reads the response as far as it matters and releases the connection.
 func (r *redactor) read(resp *http.Response) response {
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxQuotedRead))
 	err = errors.Join(err, resp.Body.Close())
-	read := response{status: resp.StatusCode}
+	read := response{status: resp.StatusCode, isPage: isPage(resp.Header, text)}
 	read.retryAfter, _ = retryDelays(read.status, resp.Header, time.Now())
 	read.quote = r.quote(text, err != nil || len(text) == maxQuotedRead)
 	if err != nil {

@@ -36,7 +36,11 @@ const (
 // its halves would be sent under group_ids that the server does not know, and arrive twice.
 func (s *Sink) readResponse(ctx context.Context, resp *http.Response, r *request, b *buffer.Batch) ([]sink.EventError, error) {
 	if outage, _ := s.cfg.classify(resp.StatusCode); s.results == nil || outage {
-		return nil, s.redactor.read(resp).classify(s.cfg, b)
+		read := s.redactor.read(resp)
+		if s.results == nil && !outage {
+			s.odd.add(&read, len(r.indexes))
+		}
+		return nil, read.classify(s.cfg, b)
 	}
 	defer resp.Body.Close()
 	text, release, err := readBody(ctx, resp.Body)

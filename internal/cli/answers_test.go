@@ -1,0 +1,63 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"github.com/outboxrelay/relay/internal/testserver"
+)
+
+// An answer that looks wrong is named once in the log, and in status and doctor until a better one. The events count as delivered, as the status says.
+func TestRun_AnswersThatLookWrong(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	var good atomic.Bool
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if good.Load() {
+			return
+		}
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		_, _ = w.Write([]byte("<!doctype html><title>Sign in</title>"))
+	}))
+	defer api.Close()
+	path := write(t, onePipeline("orders", db.url, api.URL, "    batch_size: 1"))
+	const says = "the sink answers 200 with text/html: is the URL right?"
+	noticed := func(want bool) {
+		t.Helper()
+		testserver.Eventually(t, func() error {
+			status, doctor := do(t, nil, "status", "-c", path), do(t, nil, "doctor", "-c", path)
+			if strings.Contains(status.stdout, says) != want || strings.Contains(doctor.stdout, says) != want {
+				return fmt.Errorf("status prints\n%s\ndoctor prints\n%s", status.stdout, doctor.stdout)
+			}
+			return nil
+		})
+	}
+	delivered := func() {
+		t.Helper()
+		testserver.Eventually(t, func() error {
+			if n := db.count(rowsLeft); n != 0 {
+				return fmt.Errorf("%d rows are left", n)
+			}
+			return nil
+		})
+	}
+	db.insert(3)
+	r := start(t, nil, "run", "-c", path)
+	r.waitForLog(says)
+	noticed(true)
+	delivered()
+	good.Store(true)
+	db.insert(1)
+	delivered()
+	noticed(false)
+	r.signal(syscall.SIGTERM)
+	r.exit()
+	if n := strings.Count(r.stderr.String(), says); n != 1 {
+		t.Errorf("the log has it %d times:\n%s", n, r.stderr.String())
+	}
+}

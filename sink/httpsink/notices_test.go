@@ -1,0 +1,63 @@
+package httpsink_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/outboxrelay/relay/sink/httpsink"
+)
+
+// Answers that decide what happens to events although they look wrong are noticed: until a better one, or for an hour.
+func TestNotices(t *testing.T) {
+	t.Parallel()
+	const (
+		page   = "answers 200 with text/html: is the URL right? The events count as delivered"
+		halved = "answers 422 and no results program says which events failed: the relay halves the batch, and sends its good events again; see docs/http.md#results"
+	)
+	type answer struct {
+		status     int
+		kind, body string
+	}
+	login := answer{200, "text/html; charset=utf-8", "\n<!DOCTYPE html><form>"}
+	for name, c := range map[string]struct {
+		answers []answer
+		events  int
+		results string
+		want    string
+	}{
+		"a page":                   {[]answer{login}, 1, "", page},
+		"a page and then JSON":     {[]answer{login, {200, "application/json", "{}"}}, 1, "", ""},
+		"a page and then nothing":  {[]answer{login, {204, "", ""}}, 1, "", ""},
+		"text that is called HTML": {[]answer{{200, "text/html", "OK"}}, 1, "", ""},
+		"nothing called HTML":      {[]answer{{200, "text/html", ""}}, 1, "", ""},
+		"a page of an outage":      {[]answer{{503, "text/html", "<html>"}}, 1, "", ""},
+		"422":                      {[]answer{{422, "text/html", "<html>"}}, 2, "", halved},
+		"422 and then 200":         {[]answer{{422, "", ""}, {200, "", ""}}, 2, "", halved},
+		"422 to one event":         {[]answer{{422, "", ""}}, 1, "", ""},
+		"400":                      {[]answer{{400, "", ""}}, 2, "", ""},
+		"both":                     {[]answer{{422, "", ""}, login}, 2, "", page + "|" + halved},
+		"with results":             {[]answer{{422, "", "{}"}, {200, "text/html", "{}"}}, 2, "[]", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := 0
+			url := serve(t, func(w http.ResponseWriter, _ *http.Request) {
+				w.Header()["Content-Type"] = []string{c.answers[n].kind}
+				w.WriteHeader(c.answers[n].status)
+				_, _ = w.Write([]byte(c.answers[n].body))
+				n++
+			})
+			s := open(t, httpsink.Config{URL: url, Results: c.results})
+			if got := s.Notices(); got != nil {
+				t.Errorf("before any answer: %q", got)
+			}
+			for range c.answers {
+				_ = s.Send(testContext(t), batch(strings.Split("a a a", " ")[:c.events]...)) // the notices count
+			}
+			if got := strings.Join(s.Notices(), "|"); got != c.want {
+				t.Errorf("got %q, want %q", got, c.want)
+			}
+		})
+	}
+}
