@@ -303,7 +303,7 @@ func nextSteps(d *scaffold.Draft, catalog *introspect.Database, sink string, cus
 	}
 	if column, fix := d.Source.LocalTime(catalog); fix != "" {
 		fmt.Fprintf(&b, "\n%s\n\n    %s;\n", wrapped(redact("Warning: "+column+" has no time zone and is read as UTC, but the database's is "+catalog.Zone+
-			". If rows hold local time, as now() writes it, the age of waiting events is wrong, and their created_at. If you may change the column, run this (with 'UTC' if rows hold UTC):")), redact(fix))
+			". If rows hold local time, as now() writes it, the age and the created_at of events are wrong. If you may change the column, run this (with 'UTC' if rows hold UTC):")), redact(fix))
 	}
 	if add := d.Source.AddCursor(); add != "" {
 		fmt.Fprintf(&b, "\n%s\n\n    %s;\n", wrapped("Its primary key is a uuid: each claim reads the whole table. A growing column prevents that. "+
@@ -377,7 +377,7 @@ func warnings(d *scaffold.Draft) []string {
 	}
 	if !d.Source.HasAges() {
 		all = append(all, "Warning: no column of "+d.Source.Name+" says when a row was inserted, so the age of waiting events is unknown. "+
-			"If one does, set source.created_at; otherwise add one.")
+			"If one does, set source.created_at; otherwise: "+d.Source.AddCreated())
 	}
 	if t.ReusesIDs {
 		all = append(all, "Warning: SQLite uses an id again after a delete, and a sink takes the new event for a duplicate. "+

@@ -83,6 +83,22 @@ func TestInit_WaysOut(t *testing.T) {
 	}
 }
 
+// init says how a table gets ages.
+func TestInit_NoAges(t *testing.T) {
+	t.Parallel()
+	for sqlite, c := range map[bool]struct{ key, says string }{
+		false: {"id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "ALTER TABLE odd_events ADD COLUMN created_at timestamptz DEFAULT now()"},
+		true:  {"id INTEGER PRIMARY KEY AUTOINCREMENT", "recreate the table with created_at TEXT DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ'))"},
+	} {
+		db := newAppDatabase(t, sqlite)
+		db.exec("CREATE TABLE odd_events (" + c.key + ", what text)")
+		r := do(t, nil, "init", "--source", db.url, "--table", "odd_events", "--sink", "stdout:", "-o", filepath.Join(t.TempDir(), "relay.yaml"))
+		if text := strings.Join(strings.Fields(r.stdout), " "); r.code != 0 || !strings.Contains(text, "otherwise: "+c.says) {
+			t.Errorf("exit status %d, init prints\n%s%s", r.code, r.stdout, r.stderr)
+		}
+	}
+}
+
 // A time without time zone may be local time, and is read as UTC: init says so, as the doctor does.
 func TestInit_TimeWithoutZone(t *testing.T) {
 	t.Parallel()

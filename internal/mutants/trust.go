@@ -632,10 +632,10 @@ var trustMutants = []mutant{
 	},
 	{
 		name: "a login page counts as a delivery, and nobody is told",
-		file: "pipeline/config.go",
-		old:  "	o.p.noticeAnswers()\n",
-		new:  "",
-		pkg:  "./internal/cli", test: "TestRun_AnswersThatLookWrong",
+		file: "sink/httpsink/notices.go",
+		old:  "case isSuccess(r.status) && r.isPage:",
+		new:  "case isSuccess(r.status) && r.isPage && events < 0:",
+		pkg:  "./sink/httpsink", test: "TestNotices$",
 	},
 	{
 		name: "a pipeline whose sink refuses everything is ready",

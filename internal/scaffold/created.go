@@ -63,6 +63,14 @@ func (s *Source) LocalTime(d *introspect.Database) (column, fix string) {
 	return c.Name, "ALTER TABLE " + tableName(s.Driver, s.Table) + " ALTER COLUMN " + name + " TYPE timestamptz USING " + name + " AT TIME ZONE " + text(d.Zone)
 }
 
+// AddCreated returns what adds a column that says when a row was inserted.
+func (s *Source) AddCreated() string {
+	if s.Driver == "sqlite" { // which adds no column with such a default
+		return "recreate the table with created_at TEXT DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ'))"
+	}
+	return "ALTER TABLE " + tableName(s.Driver, s.Table) + " ADD COLUMN created_at timestamptz DEFAULT now()"
+}
+
 // HasAges reports whether a column says when an event was inserted.
 func (s *Source) HasAges() bool {
 	return s.Table == nil || !s.IsCustom() || createdColumn(s.Driver, s.Table) != ""
