@@ -536,4 +536,25 @@ var batchMutants = []mutant{
 		new:  "due_at > clock_timestamp() THEN 1 ELSE 1 END",
 		pkg:  "./outbox/postgres", test: "TestBuffer/status",
 	},
+	{
+		name: "an operator divides a batch that a relay has",
+		file: "outbox/buffer/livebatch.go",
+		old:  "case b.State != \"waiting\":",
+		new:  "case b.State == \"\":",
+		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/live",
+	},
+	{
+		name: "an operator divides what may have been sent without a word",
+		file: "outbox/internal/halves/halves.go",
+		old:  "if b.MaybeSent() && !doubled {",
+		new:  "if false {",
+		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/live",
+	},
+	{
+		name: "an operator's halves of a batch that may have been sent are fresh",
+		file: "outbox/internal/halves/halves.go",
+		old:  "o.Outages = max(1, o.Outages)",
+		new:  "o.Outages += 0",
+		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/live",
+	},
 }

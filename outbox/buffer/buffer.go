@@ -3,6 +3,8 @@ package buffer
 import (
 	"context"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // Buffer is the whole contract. Distributor,
@@ -14,6 +16,7 @@ type Buffer interface {
 	Auditor
 	Diagnoser
 	TokenBucket
+	LiveBatches
 	// DeadLetterQueue returns the pipeline's dead letters, as the buffer of their hook's
 	// pipeline: see [Queue]. It shares the buffer's connections.
 	DeadLetterQueue() Queue
@@ -133,6 +136,24 @@ type Deferrer interface {
 
 	// RetryRequest returns the latest request of which batches still wait; "" if there is none.
 	RetryRequest(ctx context.Context) (string, error)
+}
+
+// LiveBatches are the batches of a buffer for an operator: those of events, for one or several sinks, and those of its dead-letter hooks.
+type LiveBatches interface {
+	// ListBatches lists up to limit of them, the one that was claimed last first, and says how many there are.
+	ListBatches(ctx context.Context, limit int) (batches []LiveBatch, total int64, err error)
+
+	// LiveBatch returns one of them; ok is false if there is none.
+	LiveBatch(ctx context.Context, groupID uuid.UUID) (b LiveBatch, ok bool, err error)
+
+	// RetryBatch makes one waiting batch due. A request has a name of its own, as in RetryAll. The error wraps [ErrNotWaiting] if
+	// the batch does not wait.
+	RetryBatch(ctx context.Context, groupID uuid.UUID, request string) error
+
+	// DivideBatch gives the two halves of a waiting batch, by id, new group_ids, as a settle does. They are due now, with the batch's attempts. The
+	// error wraps [ErrNotWaiting] if the batch does not wait, and [ErrMaybeSent] if the sink may have accepted it, unless doubled says that
+	// the operator accepts that its events may arrive twice. Another error says why the batch is not divided. A batch that could not be divided waits as before.
+	DivideBatch(ctx context.Context, groupID uuid.UUID, doubled bool) error
 }
 
 // DeadLetters are a pipeline's dead letters.

@@ -33,6 +33,10 @@ var (
 	ErrDeadChanged = errors.New("the dead letter was closed or changed meanwhile")
 	// ErrEventWaits: the event of a dead letter is in the buffer, where it waits for another sink. Nothing was changed.
 	ErrEventWaits = errors.New("the event is still in the buffer")
+	// ErrNotWaiting: the batch of an operator's request does not wait: a relay has it, it was finished, or it never existed. Nothing was changed.
+	ErrNotWaiting = errors.New("the batch does not wait any more: a relay has it, or it was finished")
+	// ErrMaybeSent: the batch is not divided, because the sink may have accepted it. Nothing was changed.
+	ErrMaybeSent = errors.New("the sink may have accepted the batch, and would accept its halves once more, because they have other group_ids")
 )
 
 // KeptError is the error of a Settle that is written down, but whose DELETE left events without an error. The batch is

@@ -2,6 +2,7 @@ package buffertest
 
 import (
 	"cmp"
+	"errors"
 	"maps"
 	"slices"
 
@@ -58,6 +59,73 @@ func (m *model) retryNow(t *rapid.T) {
 		}
 	}
 	equal(t, "batches that RetryNow counted and did not make due", n, 0)
+}
+
+// retryBatch makes a batch due if it waits, and none else.
+func (m *model) retryBatch(t *rapid.T) {
+	if len(m.live) == 0 {
+		t.Skip("no batch is live")
+	}
+	g := rapid.SampledFrom(m.groupIDs()).Draw(t, "batch")
+	err := rapid.SampledFrom(m.buffers).Draw(t, "buffer").RetryBatch(t.Context(), g, buffer.NewRetryRequest())
+	if m.live[g].state != "waiting" {
+		fails(t, "RetryBatch", err, buffer.ErrNotWaiting)
+		return
+	}
+	ok(t, "RetryBatch", err)
+	m.live[g].due = now
+}
+
+// divide divides a batch, if an operator may. The parts have the batch's events in the order of their ids.
+func (m *model) divide(t *rapid.T) {
+	if len(m.live) == 0 {
+		t.Skip("no batch is live")
+	}
+	g, doubled := rapid.SampledFrom(m.groupIDs()).Draw(t, "batch"), rapid.Bool().Draw(t, "may arrive twice")
+	l, ids := m.live[g], m.members[g]
+	err := rapid.SampledFrom(m.buffers).Draw(t, "buffer").DivideBatch(t.Context(), g, doubled)
+	maybeSent := l.outages > 0 || l.unfinished > 0
+	switch {
+	case l.state != "waiting":
+		fails(t, "DivideBatch", err, buffer.ErrNotWaiting)
+		return
+	case l.queue, len(ids) < 2, l.leaseNo == 0 && l.origins == nil:
+		if err == nil || errors.Is(err, buffer.ErrNotWaiting) || errors.Is(err, buffer.ErrMaybeSent) {
+			t.Fatalf("DivideBatch of batch %s: %v", g, err)
+		}
+		return
+	case maybeSent && !doubled:
+		fails(t, "DivideBatch", err, buffer.ErrMaybeSent)
+		return
+	}
+	ok(t, "DivideBatch", err)
+	middle := (len(ids) + 1) / 2
+	delete(m.live, g)
+	var found int
+	for _, row := range m.f.Ledger(t) {
+		if m.live[row.GroupID] != nil {
+			continue
+		}
+		part := ids[:middle]
+		if row.FirstID == ids[middle] {
+			part = ids[middle:]
+		}
+		half := &liveBatch{
+			state: "waiting", due: now, origins: append(slices.Clone(l.origins), g), attempts: l.attempts, outages: l.outages, unfinished: min(l.unfinished, buffer.SuspectAfter),
+		}
+		if len(part) == 1 {
+			half.attempts = 0
+		}
+		if maybeSent {
+			half.outages = max(1, l.outages)
+		}
+		m.live[row.GroupID], m.members[row.GroupID] = half, part
+		for _, id := range part {
+			m.rows[id] = row.GroupID
+		}
+		found += len(part)
+	}
+	equal(t, "events of the halves", found, len(ids))
 }
 
 // deadThat returns the keys of dead letters in order.

@@ -50,6 +50,8 @@ func randomSequences(t *testing.T, h Harness) {
 			"mark":      m.markDelivered,
 			"crash":     m.crash,
 			"retry now": m.retryNow,
+			"retry one": m.retryBatch,
+			"divide":    m.divide,
 			"queue":     m.claimDead,
 			"replay":    m.replay,
 			"discard":   m.discard,

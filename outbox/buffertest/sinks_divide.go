@@ -1,0 +1,82 @@
+package buffertest
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+var sinksDivideCases = []sinksTestCase{
+	{name: "divide/a batch of one sink leaves the others alone", run: sinksDivide},
+	{name: "divide/halves keep their turn", ordered: true, run: sinksDivideOrdered},
+}
+
+// divideOf divides the batch of a sink, of which the sink refused everything once.
+func divideOf(t *testing.T, b RoutedBuffer, sink string, batch *buffer.Lease) {
+	t.Helper()
+	o := retry(batch, lease)
+	o.Attempts = 1
+	ok(t, "Settle", b.Sink(sink).Settle(t.Context(), batch, []buffer.Outcome{o}))
+	ok(t, "DivideBatch", b.DivideBatch(t.Context(), batch.GroupID, false))
+}
+
+// Two sinks share the events: each gets each event once, whatever is divided for the other.
+func sinksDivide(t *testing.T, p *sinksCase) {
+	b := p.open(t, buffer.Route{Sink: "all", BatchSize: 100}, buffer.Route{Sink: "calls", Match: []string{"call.*"}, BatchSize: 100})
+	p.topics(t, "call.a", "mail.b", "call.c", "call.d")
+	routeTo(t, b, "[all calls]")
+	batch, _ := takeOf(t, b, "all")
+	divideOf(t, b, "all", batch)
+	listed, total := listBatches(t, b, 10)
+	equal(t, "batches", total, int64(3))
+	for _, one := range listed {
+		equal(t, "parted", one.Parted, one.Sink == "all")
+	}
+	expectDrained(t, b, "calls", "call.a call.c call.d")
+	var sizes []int
+	for range 2 {
+		half, _ := takeOf(t, b, "all")
+		sizes = append(sizes, half.Len())
+		deliver(t, b, "all", half)
+	}
+	equal(t, "sizes of the halves", fmt.Sprint(sizes), "[2 2]")
+	p.expectEmpty(t)
+
+	// A sink that this process does not have, and what is not given to any sink yet.
+	p.topics(t, "call.e", "call.f")
+	routeTo(t, b, "[all calls]")
+	batch, _ = takeOf(t, b, "all")
+	o := retry(batch, lease)
+	o.Attempts = 1
+	ok(t, "Settle", b.Sink("all").Settle(t.Context(), batch, []buffer.Outcome{o}))
+	p.Exec(t, "UPDATE outbox_batches SET sink = 'another' WHERE group_id = '"+batch.GroupID.String()+"'")
+	if err := b.DivideBatch(t.Context(), batch.GroupID, true); err == nil {
+		t.Error("the batch of a sink that is not configured was divided")
+	}
+	p.Exec(t, "UPDATE outbox_batches SET sink = '*' WHERE group_id = '"+batch.GroupID.String()+"'")
+	if err := b.DivideBatch(t.Context(), batch.GroupID, true); err == nil {
+		t.Error("a batch that is not routed was divided")
+	}
+}
+
+func sinksDivideOrdered(t *testing.T, p *sinksCase) {
+	b := p.open(t, orderedSinks...)
+	p.keys(t, "a", "b", "a", "c")
+	routeAll(t, b, 10)
+	batch := expectKeys(t, b, "all", "a", "b", "a", "c")
+	p.keys(t, "c", "d")
+	routeAll(t, b, 10)
+	divideOf(t, b, "all", batch)
+	p.due(t, "error LIKE 'divided%'") // for longer than the others
+	first := expectKeys(t, b, "all", "a", "b")
+	equal(t, "attempts of the first half", first.Attempts, 1)
+	expectKeys(t, b, "all", "d")
+	expectKeys(t, b, "all")
+	deliver(t, b, "all", first)
+	second := expectKeys(t, b, "all", "a", "c")
+	equal(t, "attempts of the second half", second.Attempts, 0)
+	expectKeys(t, b, "all")
+	deliver(t, b, "all", second)
+	expectKeys(t, b, "all", "c")
+}
