@@ -23,6 +23,8 @@ type Pipeline struct {
 	Router Readiness
 	// RetryNow makes every waiting batch due, and returns how many.
 	RetryNow func(ctx context.Context) (batches int, err error)
+	// Batches are the live batches.
+	Batches buffer.LiveBatches
 	DeadLetters
 }
 

@@ -92,11 +92,15 @@ func New(c Config) *Console {
 	s.page("GET /live", s.serveLive)
 	s.page("GET /pipelines/{name}", s.pipeline)
 	s.page("GET /pipelines/{name}/history", s.pipelineHistory)
+	s.page("GET /batches", s.batches)
+	s.page("GET /batches/{pipeline}/{group}", s.batchShow)
 	s.page("GET /dead", s.deadList)
 	s.page("GET /dead/{pipeline}/{id}", s.deadShow)
 	s.mux.Handle("POST /pipelines/{name}/retry", s.config.Guard.ProtectChange(s.retryNow, s.denied()))
 	s.page("GET /activity", s.activity)
 	s.mux.Handle("POST /level", s.config.Guard.ProtectChange(s.setLevel, s.denied()))
+	s.mux.Handle("POST /batches/{pipeline}/{group}/retry", s.config.Guard.ProtectChange(s.batchChange(false), s.denied()))
+	s.mux.Handle("POST /batches/{pipeline}/{group}/divide", s.config.Guard.ProtectChange(s.batchChange(true), s.denied()))
 	s.mux.Handle("POST /dead/change", s.config.Guard.ProtectChange(s.deadChange, s.denied()))
 	return s
 }
@@ -158,7 +162,7 @@ func root(r *http.Request) string {
 type page struct {
 	Root    string
 	Title   string
-	Section string // overview, dead or activity
+	Section string // overview, batches, dead or activity
 	User    access.User
 	Session bool // somebody is logged in
 	Version string
@@ -169,7 +173,7 @@ type page struct {
 var layouts = func() map[string]*template.Template {
 	base := template.Must(template.New("layout.html").Funcs(functions).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html"))
 	all := map[string]*template.Template{}
-	for _, name := range []string{"overview", "pipeline", "dead", "dead_show", "dead_confirm", "retry_confirm", "activity", "level_confirm", "login", "error"} {
+	for _, name := range []string{"overview", "pipeline", "batches", "batch", "batch_confirm", "dead", "dead_show", "dead_confirm", "retry_confirm", "activity", "level_confirm", "login", "error"} {
 		all[name] = template.Must(template.Must(base.Clone()).ParseFS(templateFiles, "templates/"+name+".html"))
 	}
 	return all
@@ -182,6 +186,7 @@ var functions = template.FuncMap{
 	"oldest":  func(pending int64, seconds *float64) string { return admin.Oldest(pending, seconds, "–") },
 	"rate":    rateText,
 	"utc":     func(at time.Time) string { return at.UTC().Format(time.RFC3339) },
+	"rest":    func(total int64, shown int) int64 { return total - int64(shown) },
 	"clock":   func(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 UTC") },
 	"plural": func(n any, one, many string) string {
 		if fmt.Sprint(n) == "1" {

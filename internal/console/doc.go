@@ -2,6 +2,7 @@
 //
 //	/                        overview: problems, pipelines and sinks, relays; live
 //	/pipelines/{name}        one pipeline: charts of the last hour and day, what waits and why
+//	/batches                 live batches: with whom, until when, why they wait; retry and division of one
 //	/dead                    dead letters: by error, filtered; replay and discard of some or all
 //	/dead/{pipeline}/{id}    the dead letters of one event
 //	/activity                what users did at this process, and the level of its log

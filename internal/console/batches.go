@@ -1,0 +1,212 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/internal/access"
+	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+const (
+	// maxBatches is how many live batches a page lists.
+	maxBatches = 200
+	// batchTimeout bounds what a page about batches asks of the databases.
+	batchTimeout = 15 * time.Second
+)
+
+// batchRow is a live batch on a page.
+type batchRow struct {
+	buffer.LiveBatch
+	Pipeline, Link string
+	// Goal is the sink if there are several, or the dead-letter hook.
+	Goal string
+	// Status says what the batch does, Class how it is coloured.
+	Status, Class string
+	// At is when the lease ends, or the next retry or delete is due; zero: now, or nobody knows.
+	At      time.Time
+	Claimed time.Time
+	By      string // who has it
+	First   string
+	// Why is the whole reason why it waits, Short its beginning.
+	Why, Short string
+	// Refused is why it cannot be divided; "": it can be.
+	Refused string
+}
+
+func (s *Console) batchRow(pipeline string, b *buffer.LiveBatch, now time.Time) batchRow {
+	r := batchRow{
+		LiveBatch: *b, Pipeline: pipeline, Link: "batches/" + url.PathEscape(pipeline) + "/" + b.GroupID.String(), Claimed: now.Add(-b.Age),
+		First: fmt.Sprint(b.FirstID), Why: visible([]byte(s.config.Redact(b.Error))),
+	}
+	r.Short = shorten(r.Why, maxShownError)
+	if b.FirstUUID != uuid.Nil {
+		r.First = b.FirstUUID.String()
+	}
+	switch {
+	case b.Hook:
+		r.Goal = "dead-letter hook"
+	case b.Sink == buffer.Unrouted:
+		r.Goal = "not given to its sinks yet"
+	case b.Sink != "default":
+		r.Goal = b.Sink
+	}
+	if b.Due > 0 && b.Due < math.MaxInt64 {
+		r.At = now.Add(b.Due)
+	}
+	owner := process(b.Owner)
+	switch {
+	case b.State == "leased" && b.Due <= 0:
+		r.Status, r.Class, r.By = "lease is over, will be taken over", "warn", owner
+	case b.State == "leased":
+		r.Status, r.Class, r.By = "with a relay", "good", owner
+	case b.State == "delivered":
+		r.Status, r.By = "delivered, to be deleted", owner
+	case b.Due <= 0:
+		r.Status, r.Class = "due now", "warn"
+	default:
+		r.Status, r.Class = "waits", "warn"
+	}
+	if b.State == "waiting" && strings.HasPrefix(b.Owner, buffer.RetryRequestPrefix) {
+		r.By = "an operator's request"
+	}
+	if err := b.Indivisible(); err != nil {
+		r.Refused = err.Error()
+	}
+	return r
+}
+
+// batchesData is what the page of batches shows.
+type batchesData struct {
+	Pipeline string // the only one that is shown
+	Names    []string
+	Rows     []batchRow
+	Total    int64
+	Errors   []string
+	Done     string
+}
+
+// batches lists the live batches, those that were claimed last first.
+func (s *Console) batches(w http.ResponseWriter, r *http.Request) {
+	d := batchesData{Pipeline: r.URL.Query().Get("pipeline"), Done: r.URL.Query().Get("done")}
+	selected, err := s.selected(d.Pipeline)
+	if err != nil {
+		s.fail(w, r, http.StatusNotFound, err)
+		return
+	}
+	for _, p := range s.config.Source.Pipelines() {
+		d.Names = append(d.Names, p.Name)
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), batchTimeout)
+	defer cancel()
+	for _, p := range selected {
+		all, total, err := p.Batches.ListBatches(ctx, maxBatches)
+		if err != nil {
+			d.Errors = append(d.Errors, s.config.Redact(p.Name+": "+err.Error()))
+			continue
+		}
+		d.Total += total
+		now := time.Now()
+		for i := range all {
+			d.Rows = append(d.Rows, s.batchRow(p.Name, &all[i], now))
+		}
+	}
+	slices.SortStableFunc(d.Rows, func(a, b batchRow) int { return b.Claimed.Compare(a.Claimed) })
+	d.Rows = d.Rows[:min(len(d.Rows), maxBatches)]
+	s.render(w, r, http.StatusOK, "batches", "batches", "Batches", &d)
+}
+
+// batch finds the batch of a request; ok is false if it was answered with an error.
+func (s *Console) batch(ctx context.Context, w http.ResponseWriter, r *http.Request) (p admin.Pipeline, row batchRow, ok bool) {
+	selected, err := s.selected(r.PathValue("pipeline"))
+	if err != nil {
+		s.fail(w, r, http.StatusNotFound, err)
+		return p, row, false
+	}
+	p = selected[0]
+	id, err := uuid.Parse(r.PathValue("group"))
+	if err != nil {
+		s.fail(w, r, http.StatusBadRequest, fmt.Errorf("%q is no group_id", r.PathValue("group")))
+		return p, row, false
+	}
+	b, found, err := p.Batches.LiveBatch(ctx, id)
+	switch {
+	case err != nil:
+		s.fail(w, r, http.StatusServiceUnavailable, err)
+	case !found:
+		s.fail(w, r, http.StatusNotFound, errors.New("this batch is finished: it was delivered, its events became dead letters, or they are in other batches now"))
+	default:
+		return p, s.batchRow(p.Name, &b, time.Now()), true
+	}
+	return p, row, false
+}
+
+// batchShow serves one batch.
+func (s *Console) batchShow(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), batchTimeout)
+	defer cancel()
+	if _, row, ok := s.batch(ctx, w, r); ok {
+		s.render(w, r, http.StatusOK, "batch", "batches", "Batch", &row)
+	}
+}
+
+// batchConfirm is what is about to be done with a batch.
+type batchConfirm struct {
+	batchRow
+	Divide bool
+}
+
+// batchChange retries or divides a batch: first it asks, then it does it.
+func (s *Console) batchChange(divide bool) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		r.Body = http.MaxBytesReader(w, r.Body, 1<<20)
+		ctx, cancel := context.WithTimeout(r.Context(), batchTimeout)
+		defer cancel()
+		p, row, ok := s.batch(ctx, w, r)
+		if !ok {
+			return
+		}
+		if r.PostFormValue("confirmed") == "" {
+			s.render(w, r, http.StatusOK, "batch_confirm", "batches", "Are you sure?", &batchConfirm{row, divide})
+			return
+		}
+		var (
+			err  error
+			what = "batch made due in the console"
+			done = "The batch is due now."
+			by   = []any{
+				slog.String("pipeline", p.Name), slog.String("group_id", row.GroupID.String()), slog.Int64("events", row.Events),
+				slog.String("user", access.UserOf(r.Context()).Name), slog.String("from", r.RemoteAddr),
+			}
+		)
+		if divide {
+			doubled := r.PostFormValue("doubled") != ""
+			what, done = "batch divided in the console", "The batch is divided; its halves are due now."
+			by = append(by, slog.Bool("maybe_sent", row.MaybeSent()))
+			err = p.Batches.DivideBatch(ctx, row.GroupID, doubled)
+		} else {
+			err = p.Batches.RetryBatch(ctx, row.GroupID, buffer.NewRetryRequest())
+		}
+		switch {
+		case errors.Is(err, buffer.ErrNotWaiting), errors.Is(err, buffer.ErrMaybeSent), err != nil && divide && row.Refused != "":
+			s.fail(w, r, http.StatusConflict, fmt.Errorf("nothing was changed: %w", err))
+			return
+		case err != nil:
+			s.fail(w, r, http.StatusServiceUnavailable, err)
+			return
+		}
+		s.config.Log.InfoContext(ctx, what, by...)
+		redirect(w, root(r)+"batches?"+url.Values{"pipeline": {p.Name}, "done": {done}}.Encode())
+	}
+}

@@ -1,0 +1,135 @@
+package console_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/outboxrelay/relay/internal/testkit"
+)
+
+// waiting claims three events in a batch that waits for the API.
+func (s *site) waiting(t *testing.T) (group string) {
+	t.Helper()
+	s.api.away.Store(true)
+	_, err := s.db.ExecContext(t.Context(), `INSERT INTO outbox_events (topic, payload) VALUES ('order.created', '{"n": 1}'), ('order.created', '{"n": 2}'), ('order.created', '{"n": 3}')`)
+	testkit.NoError(t, err)
+	testkit.Eventually(t, func() error {
+		return s.db.QueryRowContext(t.Context(), "SELECT group_id FROM outbox_batches WHERE state = 'waiting' AND events = 3").Scan(&group)
+	})
+	return group
+}
+
+// TestBatches: what waits and why; one is retried and divided, with a second consent if it may have been sent.
+func TestBatches(t *testing.T) {
+	t.Parallel()
+	s := open(t, "")
+	b := newTab(t, s)
+	b.logIn()
+	b.click("nav a[href$=batches]")
+	b.see("No batch is live")
+	group := s.waiting(t)
+	b.goTo("/batches")
+	b.see("All 1, the last claimed first", "orders", "closed for <b>maintenance</b>")
+	b.expectAccessible("batches")
+	b.click(".list tbody th a")
+	b.see("Batch of 3 events", "closed for <b>maintenance</b>", group)
+	b.expectAccessible("batch")
+	b.click("form[action$=retry] button")
+	b.see("Retry this batch now?", "one more of its attempts")
+	b.expectAccessible("batch-retry")
+	b.click("main form button")
+	b.see("The batch is due now.")
+
+	b.goTo("/batches/orders/" + group)
+	b.click("form[action$=divide] button")
+	b.see("Divide this batch of 3 events?", "may have accepted this batch already", "Its events may arrive twice")
+	b.expectAccessible("batch-divide")
+	divide := func(form url.Values) answer {
+		form.Set("confirmed", "1")
+		return post(t, s.url+"/batches/orders/"+group+"/divide", form, func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) })
+	}
+	if got := divide(url.Values{}); got.StatusCode != http.StatusConflict || !strings.Contains(got.body, "nothing was changed") {
+		t.Errorf("without the second consent it answers %d %s", got.StatusCode, got.body)
+	}
+	testkit.Eventually(t, func() error { // the relay may have it now and then
+		if got := divide(url.Values{"doubled": {"1"}}); got.StatusCode != http.StatusSeeOther {
+			return fmt.Errorf("it answers %d %s", got.StatusCode, got.body)
+		}
+		return nil
+	})
+	testkit.Equal(t, "batches", s.count(t, "SELECT count(*) FROM outbox_batches WHERE events < 3"), 2)
+	if got := divide(url.Values{"doubled": {"1"}}); got.StatusCode != http.StatusNotFound || !strings.Contains(got.body, "this batch is finished") {
+		t.Errorf("once more it answers %d %s", got.StatusCode, got.body)
+	}
+	s.api.away.Store(false)
+	testkit.Eventually(t, func() error {
+		if n := s.count(t, "SELECT count(*) FROM outbox_events"); n > 0 {
+			return fmt.Errorf("%d events are left", n)
+		}
+		return nil
+	})
+	b.goTo("/batches?pipeline=orders")
+	b.see("No batch is live")
+	for path, want := range map[string]string{"/batches?pipeline=nothing": "does not exist", "/batches/orders/x": "is no group_id", "/batches/nothing/" + group: "does not exist"} {
+		b.goTo(path)
+		b.see(want)
+	}
+	b.expectQuietBut("40")
+}
+
+// TestBatches_LeasedAndForged: a batch that a relay has stays its own, and another site, or nobody, changes none.
+func TestBatches_LeasedAndForged(t *testing.T) {
+	t.Parallel()
+	s := open(t, "")
+	group := s.waiting(t)
+	bearer := func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) }
+	session := post(t, s.url+"/login", url.Values{"token": {token}}).Cookies()[0]
+	form := url.Values{"confirmed": {"1"}, "doubled": {"1"}}
+	for _, action := range []string{"retry", "divide"} {
+		path := s.url + "/batches/orders/" + group + "/" + action
+		if got := post(t, path, form); got.StatusCode != http.StatusUnauthorized {
+			t.Errorf("%s without a session answers %d", action, got.StatusCode)
+		}
+		if got := post(t, path, form, func(r *http.Request) { r.AddCookie(session); r.Header.Set("Sec-Fetch-Site", "cross-site") }); got.StatusCode != http.StatusForbidden {
+			t.Errorf("a forged %s answers %d", action, got.StatusCode)
+		}
+	}
+	_, err := s.db.ExecContext(t.Context(), `INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases, attempts, outages, events, first_id, last_id, oldest_at, error)
+		VALUES ('0198c0de-0000-7000-8000-000000000001', 'outbox_events', 'stamp', 'leased', 3, '2099-01-01T00:00:00.000Z', 'host/1/orders', 4, 0, 0, 7, 900, 906, '2026-01-01T00:00:00.000Z', '<script>document.title="pwned"</script>`+"\u202e"+`')`)
+	testkit.NoError(t, err)
+	leased := "/batches/orders/0198c0de-0000-7000-8000-000000000001"
+	b := newTab(t, s)
+	b.logIn()
+	b.goTo("/batches")
+	b.see("with a relay", "host/1", "suspect: sent alone", "900")
+	b.expectAccessible("batches-leased")
+	b.goTo(leased)
+	b.see("Only a batch that waits can be retried or divided.")
+	b.expectAccessible("batch-leased")
+	if n := value[float64](b, "document.querySelectorAll('main form, main script').length"); n != 0 || value[string](b, "document.title") == "pwned" || strings.Contains(b.text(), "\u202e") {
+		t.Errorf("a leased batch has %v forms or scripts, or a reason that turns text around", n)
+	}
+	for _, action := range []string{"retry", "divide"} {
+		if got := post(t, s.url+leased+"/"+action, form, bearer); got.StatusCode != http.StatusConflict || !strings.Contains(got.body, "a relay has it") {
+			t.Errorf("%s of a leased batch answers %d %s", action, got.StatusCode, got.body)
+		}
+	}
+	b.expectQuiet()
+}
+
+// TestBatches_Many: a page has the newest 200, and says how many there are.
+func TestBatches_Many(t *testing.T) {
+	t.Parallel()
+	s := open(t, "")
+	_, err := s.db.ExecContext(t.Context(), `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 3000)
+		INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases, attempts, outages, events, first_id, last_id, oldest_at, error)
+		SELECT '0198c0de-0000-7000-8000-' || printf('%012d', i), 'outbox_events', 'stamp', 'waiting', 1, '2099-01-01T00:00:00.000Z', 'host/1/orders', 0, 2, 0, 7, i, i, '2026-01-01T00:00:00.000Z', '400 Bad Request' FROM n`)
+	testkit.NoError(t, err)
+	got := get(t, s.url+"/batches", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) })
+	if n := strings.Count(got.body, `scope="row"`); n != 200 || !strings.Contains(got.body, "The newest 200 of 3,000; 2,800 older ones are not shown") || len(got.body) > 250_000 {
+		t.Errorf("the page has %d rows and %d bytes", n, len(got.body))
+	}
+}
