@@ -320,7 +320,7 @@ func (d *Distributor) onCount(ctx context.Context, c countResult) {
 
 // isQuiet reports whether nothing is there to be done before a commit notifies.
 func (d *Distributor) isQuiet(b buffer.Backlog) bool {
-	return d.listening && !d.requested && d.free == d.config.Workers && b.Unclaimed+b.Due+b.Suspects+b.Waiting+b.Delivered == 0
+	return d.listening && !b.Paused && !d.requested && d.free == d.config.Workers && b.Unclaimed+b.Due+b.Suspects+b.Waiting+b.Delivered == 0
 }
 
 // reportBackpressure says when MaxWaiting stops the claiming, and when claiming resumes.

@@ -165,11 +165,17 @@ type observer struct {
 	p *Pipeline
 }
 
-func (o observer) Counted(b buffer.Backlog, fresh bool, err error) { o.p.health.counted(b, fresh, err) }
-func (o observer) Backpressure(err error)                          { o.p.health.backpressure(err) }
-func (o observer) Recovered(address string)                        { o.p.recovered.add(address) }
-func (o observer) Accepts()                                        { o.p.recovered.accepts() }
-func (o observer) Hanging(calls int)                               { o.p.limiter.hang(calls) }
+func (o observer) Backpressure(err error)   { o.p.health.backpressure(err) }
+func (o observer) Recovered(address string) { o.p.recovered.add(address) }
+func (o observer) Accepts()                 { o.p.recovered.accepts() }
+func (o observer) Hanging(calls int)        { o.p.limiter.hang(calls) }
+
+func (o observer) Counted(b buffer.Backlog, fresh bool, err error) {
+	o.p.health.counted(b, fresh, err)
+	if err == nil && o.p.pause.set(b.Paused) {
+		o.p.health.resumed()
+	}
+}
 
 func (o observer) Sent(l *buffer.Lease, took time.Duration) {
 	o.p.notices.sent(took)

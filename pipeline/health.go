@@ -1,6 +1,7 @@
 package pipeline
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"sync"
@@ -223,6 +224,23 @@ func (h *health) settled(l *buffer.Lease, outcomes []buffer.Outcome, sent bool) 
 		return
 	}
 	h.undelivered = 0
+	h.freshSince, h.dueSince = time.Time{}, time.Time{}
+}
+
+// databaseReady returns why the database cannot be reached or used.
+func (h *health) databaseReady() error {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if err := cmp.Or(h.bufferErr, h.writeErr); err != nil {
+		return &NotReady{database, err}
+	}
+	return nil
+}
+
+// resumed notes that a pause has ended: what waited during it is not stalled.
+func (h *health) resumed() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.freshSince, h.dueSince = time.Time{}, time.Time{}
 }
 

@@ -37,6 +37,7 @@ type Pipeline struct {
 	sink     sink.Sink
 	worker   *delivery.Worker
 	health   health
+	pause    pause
 	progress progress
 	notices  notices
 	answers  answers
@@ -61,7 +62,7 @@ func New(b buffer.Queue, s sink.Sink, c Config) (*Pipeline, error) {
 		return nil, err
 	}
 	p := &Pipeline{
-		config: c, buffer: b, sink: s,
+		config: c, buffer: b, sink: s, pause: pause{log: c.Log},
 		health:  health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting, sinkErr: errStarting},
 		limiter: newLimiter(c), announced: make(chan struct{}, 1), onIdle: func() {},
 		handed: make(chan handed, maxInFlight(c.Workers)),
@@ -88,12 +89,15 @@ func (p *Pipeline) Status(ctx context.Context) (buffer.Status, error) { return p
 // Ready returns nil while the pipeline can reach its database and its sink and makes progress; otherwise why
 // not, a *NotReady. It makes none while MaxWaiting keeps fresh events from being claimed, nor if events wait and for a
 // minute (two leases, if that is longer) batches were at best put back. A call of the sink that does not return makes it not ready,
-// because the process needs a restart.
+// because the process needs a restart. A pipeline that is paused is ready while it can reach its database.
 func (p *Pipeline) Ready() error { return withOutdated(p.ready(), p.config.Outdated) }
 
 func (p *Pipeline) ready() error {
 	if err := p.worker.Hung(); err != nil {
 		return &NotReady{stalled, err}
+	}
+	if p.pause.paused.Load() {
+		return p.health.databaseReady()
 	}
 	if err := p.worker.Kept(); errors.Is(err, buffer.ErrNoWrites) {
 		return &NotReady{database, err}
@@ -121,7 +125,7 @@ func (p *Pipeline) ready() error {
 // ctx must end no later than stop. A pipeline runs once.
 func (p *Pipeline) Run(ctx, stop context.Context) error {
 	defer p.reporter().start(stop)()
-	if !waitReady(ctx, p.config.Log, "database", p.buffer.Check, p.health.buffer) {
+	if !waitReady(ctx, p.config.Log, "database", p.pause.check(p.buffer.Check, p.buffer), p.health.buffer) {
 		return nil
 	}
 	foundSink := func(err error) { p.health.sink(err, time.Now()) }
@@ -135,7 +139,7 @@ func (p *Pipeline) Run(ctx, stop context.Context) error {
 	d := distributor.New(p.buffer, distributor.Config{
 		Schedule: p.config.Schedule, Eager: !p.config.OnSchedule, Poll: p.config.Poll, Listener: p.config.Listener, IdlePoll: p.config.IdlePoll, Ordered: p.config.Ordered, BatchSize: p.config.BatchSize,
 		MaxBatches: p.config.MaxBatches, MaxWaiting: p.config.MaxWaiting, Workers: maxInFlight(p.config.Workers),
-		Limits: p.limiter.limits, Allow: p.worker.Allow, ProbeFull: p.worker.HoldsBad, Observer: observer{p.config.Observer, p}, Log: p.config.Log,
+		Limits: p.limiter.limits, Allow: p.pause.allow(p.worker.Allow), ProbeFull: p.worker.HoldsBad, Observer: observer{p.config.Observer, p}, Log: p.config.Log,
 	})
 	c := claimer.New(p.buffer, claimer.Config{Lease: p.config.Lease, Log: p.config.Log})
 	var group errgroup.Group

@@ -24,6 +24,7 @@ type Router struct {
 	buffer buffer.Router
 	sinks  map[string]*Pipeline
 	health health
+	pause  pause
 	// wanted receives when a sink has a worker free.
 	wanted chan struct{}
 	// putBack: since the last batch that was routed, one was put back because it fails for its own data.
@@ -47,7 +48,7 @@ func NewRouter(b buffer.Router, sinks map[string]*Pipeline, c Config) (*Router, 
 		l.SetLog(c.Log)
 	}
 	r := &Router{
-		config: c, buffer: b, sinks: sinks, wanted: make(chan struct{}, 1),
+		config: c, buffer: b, sinks: sinks, wanted: make(chan struct{}, 1), pause: pause{log: c.Log},
 		health: health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting},
 	}
 	for _, p := range sinks {
@@ -56,24 +57,29 @@ func NewRouter(b buffer.Router, sinks map[string]*Pipeline, c Config) (*Router, 
 	return r, nil
 }
 
-// Ready returns nil while events are claimed and routed; otherwise why not, a *NotReady.
+// Ready returns nil while events are claimed and routed, or paused; otherwise why not, a *NotReady.
 func (r *Router) Ready() error { return withOutdated(r.notReady(), r.config.Outdated) }
 
-func (r *Router) notReady() error { return r.health.ready(time.Now()) }
+func (r *Router) notReady() error {
+	if r.pause.paused.Load() {
+		return r.health.databaseReady()
+	}
+	return r.health.ready(time.Now())
+}
 
 // Run routes events until ctx is done; then nothing more is claimed, and what was claimed is routed. It waits for a database
 // that is unavailable. A router runs once.
 func (r *Router) Run(ctx context.Context) error {
 	to, _ := r.buffer.(buffer.RelayReporter)
 	defer (&reporter{to: to, version: r.config.Version, notices: &notices{}, ready: r.notReady, outdated: r.config.Outdated, onUnaccepted: r.config.Unaccepted, redact: r.config.Redact, log: r.config.Log, written: r.health.reported}).start(ctx)()
-	if !waitReady(ctx, r.config.Log, "database", r.ready, r.health.buffer) {
+	if !waitReady(ctx, r.config.Log, "database", r.pause.check(r.ready, r.buffer), r.health.buffer) {
 		return nil
 	}
 	d := distributor.New(r.buffer, distributor.Config{
 		Schedule: r.config.Schedule, Eager: !r.config.OnSchedule, Poll: r.config.Poll, Listener: r.config.Listener, IdlePoll: r.config.IdlePoll,
 		BatchSize: r.config.BatchSize, MaxBatches: r.config.MaxBatches, MaxWaiting: r.config.MaxWaiting, Workers: routers,
 		Limits: func() (batchSize, tickets int) { return r.config.BatchSize, routers },
-		Allow:  r.allow, ProbeFull: r.putBack.Load, Observer: r, Log: r.config.Log,
+		Allow:  r.pause.allow(r.allow), ProbeFull: r.putBack.Load, Observer: r, Log: r.config.Log,
 	})
 	var group errgroup.Group
 	group.Go(func() error { return d.Run(ctx) })
@@ -234,7 +240,12 @@ const routeTimeout = 30 * time.Second
 // Counted and Backpressure make it the distributor's Observer.
 
 // Counted takes a count of the backlog.
-func (r *Router) Counted(b buffer.Backlog, fresh bool, err error) { r.health.counted(b, fresh, err) }
+func (r *Router) Counted(b buffer.Backlog, fresh bool, err error) {
+	r.health.counted(b, fresh, err)
+	if err == nil && r.pause.set(b.Paused) {
+		r.health.resumed()
+	}
+}
 
 // Backpressure takes why nothing is claimed.
 func (r *Router) Backpressure(err error) { r.health.backpressure(err) }
@@ -273,12 +284,12 @@ type handed struct {
 	began time.Time // when the claim began
 }
 
-// wants reports whether a router should claim for this pipeline: a worker is free, nothing is due, and the sink takes any number of
+// wants reports whether a router should claim for this pipeline: it is not paused, a worker is free, nothing is due, and the sink takes any number of
 // batches. A sink that is away and has an empty queue needs a batch too, as its half-open probe: the one that found it away may have
 // been sent by another process, or deleted by the application. One that refuses everything needs a fresh batch whenever none is due: those that it
 // refused may be bad, and only another one shows that it accepts events.
 func (p *Pipeline) wants() bool {
-	return p.idle.Load() > 0 && !p.health.full(p.config.MaxWaiting) && (p.worker.TakesAll() || !p.health.waits() || p.worker.Refusal() != nil)
+	return p.idle.Load() > 0 && !p.pause.paused.Load() && !p.health.full(p.config.MaxWaiting) && (p.worker.TakesAll() || !p.health.waits() || p.worker.Refusal() != nil)
 }
 
 // takeProbe reports whether a batch should be claimed for this pipeline although it wants none, because those that wait for their own data may

@@ -9,6 +9,28 @@ var claimMutants = []mutant{
 		new:  "	if !asked.IsZero() && !t.emptied.IsZero() {",
 		pkg:  "./outbox/postgres/internal/claim", test: "TestTurns_Serves",
 	},
+	// Pauses.
+	{
+		name: "a paused pipeline claims",
+		file: "pipeline/pause.go",
+		old:  "		if p.paused.Load() {\n			return 0\n		}\n",
+		new:  "",
+		pkg:  "./pipeline", test: "TestPause_Ready",
+	},
+	{
+		name: "a relay that starts claims before it knows of a pause",
+		file: "pipeline/pause.go",
+		old:  "			p.set(paused)\n",
+		new:  "			p.set(paused && err != nil)\n",
+		pkg:  "./pipeline", test: "TestPause_Start",
+	},
+	{
+		name: "a paused sink gets what is claimed",
+		file: "pipeline/router.go",
+		old:  "!p.pause.paused.Load() && ",
+		new:  "",
+		pkg:  "./pipeline", test: "TestPause_Sink",
+	},
 	// Watermarks.
 	{
 		name: "a claim that waited does not know what it claimed beyond the sequence's earlier value",

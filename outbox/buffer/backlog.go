@@ -12,6 +12,8 @@ type Backlog struct {
 	Suspects int
 	// Waiting batches wait for a retry, due or not; Delivered ones for their delete.
 	Waiting, Delivered int
+	// Paused reports whether the pipeline, or the sink, is paused; see [Pauser].
+	Paused bool
 }
 
 // Status is the operator's view of one buffer.
@@ -38,6 +40,8 @@ type Status struct {
 	// OldestTransaction is the age of the oldest open transaction on the server that is not
 	// the relay's; 0 if there is none, or the database has no such thing.
 	OldestTransaction time.Duration
+	// Pauses are what is paused of the pipeline and its sinks, the pipeline first.
+	Pauses []Pause
 	// SinkFindings are what is wrong with the sinks that the events are routed to; see [RegisteredSink.Finding].
 	SinkFindings []Finding
 	// Sinks are those that the events are routed to, in the order of the configuration, then those that have batches or dead letters

@@ -289,6 +289,20 @@ func (b uuidBuffer) ReportRelay(ctx context.Context, r buffer.RelayReport) error
 	return b.Buffer.(buffer.RelayReporter).ReportRelay(ctx, r)
 }
 
+// Pause, Resume and Paused implement buffer.Pauser and buffer.Pausable.
+
+func (b uuidBuffer) Pause(ctx context.Context, sink, by, reason string) (bool, error) {
+	return b.Buffer.(buffer.Pauser).Pause(ctx, sink, by, reason)
+}
+
+func (b uuidBuffer) Resume(ctx context.Context, sink string) (bool, error) {
+	return b.Buffer.(buffer.Pauser).Resume(ctx, sink)
+}
+
+func (b uuidBuffer) Paused(ctx context.Context) (bool, error) {
+	return b.Buffer.(buffer.Pausable).Paused(ctx)
+}
+
 func (b uuidBuffer) Claim(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
 	return b.queue.Claim(ctx, limit, lease)
 }

@@ -178,6 +178,9 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 		}
 		err = tx.row(ctx, countBacklogSQL, b.config.Table, free, limit, b.ledger.sink).
 			Scan(&backlog.Unclaimed, &backlog.Due, &backlog.Suspects, &backlog.Waiting, &backlog.Delivered)
+		if err == nil {
+			backlog.Paused, err = b.isPaused(ctx, tx, "")
+		}
 		if err != nil || !b.config.Ordered || b.config.Sinks != nil {
 			return err
 		}
@@ -301,6 +304,9 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 		}
 		if err == nil {
 			s.Relays, err = b.relays(ctx, tx)
+		}
+		if err == nil {
+			s.Pauses, err = b.pauses(ctx, tx)
 		}
 		s.OldestPending, s.AgeUnknown = tx.age(oldest, s.Pending)
 		return err

@@ -179,6 +179,12 @@ func (b *Buffer) addColumns(ctx context.Context) (added []string, err error) {
 			{"outbox_batches", "seq", "INTEGER"},
 			{"outbox_sinks", "routed", "TEXT NOT NULL DEFAULT '[0]'"},
 			{"outbox_sinks", "registered_at", "TEXT"},
+			{"outbox_buffers", "paused_at", "TEXT"},
+			{"outbox_buffers", "paused_by", "TEXT"},
+			{"outbox_buffers", "paused_reason", "TEXT"},
+			{"outbox_sinks", "paused_at", "TEXT"},
+			{"outbox_sinks", "paused_by", "TEXT"},
+			{"outbox_sinks", "paused_reason", "TEXT"},
 		}
 		if b.config.Archive != "" {
 			add = append(add, [3]string{b.config.Archive, "routes_no", "INTEGER"})

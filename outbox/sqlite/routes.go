@@ -48,21 +48,23 @@ const (
 SELECT routes_no FROM outbox_buffers WHERE buffer = ?1`
 
 	readSinksSQL = `
-SELECT sink, match, batch_size, hook, formerly, dropped_at IS NOT NULL, routed, registered_at FROM outbox_sinks WHERE buffer = ?1 ORDER BY sink`
+SELECT sink, match, batch_size, hook, formerly, dropped_at IS NOT NULL, routed, registered_at,
+       paused_at, paused_by, paused_reason FROM outbox_sinks WHERE buffer = ?1 ORDER BY sink`
 )
 
-// registeredSink is a sink of the registry, with what a fill needs.
+// registeredSink is a sink of the registry, with what a fill needs, and its pause.
 type registeredSink struct {
 	routing.Registered
 	routed       routedWith
 	registeredAt *string
+	pause        [3]*string // since when, by whom and why
 }
 
 func (b *Buffer) registeredSinks(ctx context.Context, tx transaction) ([]registeredSink, error) {
 	rows, err := tx.rows(ctx, readSinksSQL, b.config.Table)
 	return db.All(rows, err, func(rows *sql.Rows, r *registeredSink) error {
 		var match, formerly, routed string
-		if err := rows.Scan(&r.Sink, &match, &r.BatchSize, &r.Hook, &formerly, &r.Dropped, &routed, &r.registeredAt); err != nil {
+		if err := rows.Scan(&r.Sink, &match, &r.BatchSize, &r.Hook, &formerly, &r.Dropped, &routed, &r.registeredAt, &r.pause[0], &r.pause[1], &r.pause[2]); err != nil {
 			return err
 		}
 		return errors.Join(json.Unmarshal([]byte(match), &r.Match), json.Unmarshal([]byte(formerly), &r.Formerly), json.Unmarshal([]byte(routed), &r.routed))
@@ -152,9 +154,11 @@ func (b *Buffer) ready(ctx context.Context) (*registry, error) {
 // the new one.
 const (
 	saveSinkSQL = `
-INSERT INTO outbox_sinks (buffer, sink, match, batch_size, hook, formerly, routed, registered_at) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)
+INSERT INTO outbox_sinks (buffer, sink, match, batch_size, hook, formerly, routed, registered_at, paused_at, paused_by, paused_reason)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
 ON CONFLICT (buffer, sink) DO UPDATE
-SET match = excluded.match, batch_size = excluded.batch_size, hook = excluded.hook, formerly = excluded.formerly, routed = excluded.routed, registered_at = excluded.registered_at`
+SET match = excluded.match, batch_size = excluded.batch_size, hook = excluded.hook, formerly = excluded.formerly, routed = excluded.routed, registered_at = excluded.registered_at,
+    paused_at = excluded.paused_at, paused_by = excluded.paused_by, paused_reason = excluded.paused_reason`
 
 	removeSinkSQL = `
 DELETE FROM outbox_sinks WHERE buffer = ?1 AND sink = ?2`
@@ -269,13 +273,17 @@ func (b *Buffer) register(ctx context.Context, tx transaction) (changed bool, er
 				old = former
 			default:
 				old.routed = old.routed.and(former.routed)
+				if old.pause[0] == nil {
+					old.pause = former.pause
+				}
 			}
 		}
 		if old == nil { // events are routed to it from the next number on
 			now := time.Now().UTC().Format(db.TimeFormat)
 			old = &registeredSink{routed: routedWith{no + 1}, registeredAt: &now}
 		}
-		_, err := tx.exec(ctx, saveSinkSQL, b.config.Table, name, jsonTexts(s.Match), s.BatchSize, s.Hook, jsonTexts(s.Formerly), old.routed.json(), old.registeredAt)
+		_, err := tx.exec(ctx, saveSinkSQL, b.config.Table, name, jsonTexts(s.Match), s.BatchSize, s.Hook, jsonTexts(s.Formerly), old.routed.json(), old.registeredAt,
+			old.pause[0], old.pause[1], old.pause[2])
 		if err != nil {
 			return false, err
 		}

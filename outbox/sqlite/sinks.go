@@ -157,6 +157,9 @@ func (q *sinkQueue) CountBacklog(ctx context.Context, _ int) (backlog buffer.Bac
 		if err == nil && backlog.Due+backlog.Suspects+backlog.Waiting > 0 && q.b.keepsOrder(q.sink) {
 			err = q.countTurns(ctx, tx, &backlog)
 		}
+		if err == nil {
+			backlog.Paused, err = q.b.isPaused(ctx, tx, q.sink)
+		}
 		return err
 	})
 	return backlog, err

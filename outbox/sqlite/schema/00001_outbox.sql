@@ -94,7 +94,10 @@ CREATE TABLE IF NOT EXISTS outbox_buffers (
     pipeline   TEXT,                         -- NULL before the first claim
     owned_since TEXT,
     routed     INTEGER NOT NULL DEFAULT 0,   -- 1: to the sinks in outbox_sinks; 0: there is a single one
-    routes_no  INTEGER NOT NULL DEFAULT 0    -- rises with every change of the buffer's rows in outbox_sinks
+    routes_no  INTEGER NOT NULL DEFAULT 0,   -- rises with every change of the buffer's rows in outbox_sinks
+    paused_at  TEXT,                         -- relays claim and send nothing until it is resumed
+    paused_by  TEXT,
+    paused_reason TEXT
 );
 INSERT OR IGNORE INTO outbox_buffers (buffer, claim) VALUES ({{.Buffer}}, 'stamp');
 
@@ -111,6 +114,9 @@ CREATE TABLE IF NOT EXISTS outbox_sinks (
     seen_at    TEXT,                         -- when a relay that serves it was running; at most a minute ago while one is
     dropped_at TEXT,                         -- nothing is routed to it any more
     dropped_as TEXT CHECK (dropped_as IN ('discarded', 'dead')),
+    paused_at  TEXT,                         -- relays send it nothing until it is resumed
+    paused_by  TEXT,
+    paused_reason TEXT,
     PRIMARY KEY (buffer, sink)
 ) WITHOUT ROWID;
 

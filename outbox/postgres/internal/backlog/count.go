@@ -17,7 +17,7 @@ var lastValueSQL = `
 SELECT coalesce(pg_sequence_last_value($1::regclass), 0),
        $3::text::regclass::oid::int8, pg_relation_filenode($1::regclass)::int8, pg_postmaster_start_time(),
        (SELECT seqcache > 1 OR seqincrement > 1 FROM pg_sequence WHERE seqrelid = $1::regclass),
-       b.pipeline, b.owned_since, b.swept_at, (SELECT seqmin FROM pg_sequence WHERE seqrelid = $1::regclass), (` + strings.NewReplacer("$1", "$3", "$2", "$4").Replace(ledger.OtherLedgerSQL) + `)
+       b.pipeline, b.owned_since, b.swept_at, (SELECT seqmin FROM pg_sequence WHERE seqrelid = $1::regclass), (` + strings.NewReplacer("$1", "$3", "$2", "$4").Replace(ledger.OtherLedgerSQL) + `), b.paused_at IS NOT NULL
 FROM (SELECT) one LEFT JOIN outbox_buffers b ON b.buffer = $2
 WHERE NOT EXISTS (SELECT FROM outbox_events WHERE false)`
 
@@ -116,6 +116,7 @@ func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (backl
 				if v[9] != nil { // somebody moved the buffer to another ledger
 					b.base.Ownership.SawElsewhere(b.base.MovedTo(t, string(v[9])))
 				}
+				backlog.Paused = pg.ReadBool(v[10])
 				_, owned = b.base.Ownership.Known()
 				return nil
 			},

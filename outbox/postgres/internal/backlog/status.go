@@ -81,13 +81,14 @@ func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 				s.OldestTransaction = max(0, time.Duration(pg.ReadInt8(v[7]))*time.Microsecond)
 				s.Suspects = pg.ReadInt8(v[11])
 				s.OldestSuspect = max(0, time.Duration(pg.ReadInt8(v[12]))*time.Microsecond)
-				s.Waits, s.HookWaits, s.Relays = nil, nil, nil
+				s.Waits, s.HookWaits, s.Relays, s.Pauses = nil, nil, nil, nil
 				return nil
 			},
 		},
 		waitsStep(t, t.Buffer+ledger.DeadLettersSuffix, &s.HookWaits),
 		relaysStep(t, &s.Relays),
 	}
+	steps = append(steps, b.pausesSteps(t, &s.Pauses)...)
 	if b.base.Sinks == nil {
 		steps = append(steps, waitsStep(t, t.Buffer, &s.Waits))
 	} else {

@@ -20,9 +20,11 @@ RETURNING set_config('relay.changed', '1', true)`
 WITH old AS (
   DELETE FROM outbox_sinks
   WHERE buffer = $1 AND sink = $3 AND dropped_at IS NULL AND EXISTS (SELECT FROM outbox_sinks WHERE buffer = $1 AND sink = $2 AND dropped_at IS NULL)
-  RETURNING sink || formerly AS names, routed
+  RETURNING sink || formerly AS names, routed, paused_at, paused_by, paused_reason
 )
-UPDATE outbox_sinks s SET formerly = s.formerly || old.names, routed = s.routed + old.routed FROM old
+UPDATE outbox_sinks s SET formerly = s.formerly || old.names, routed = s.routed + old.routed,
+       paused_at = coalesce(s.paused_at, old.paused_at), paused_by = coalesce(s.paused_by, old.paused_by), paused_reason = coalesce(s.paused_reason, old.paused_reason)
+FROM old
 WHERE s.buffer = $1 AND s.sink = $2
 RETURNING set_config('relay.changed', '1', true)`
 

@@ -33,13 +33,34 @@ func (s *Sink) Serves(ctx context.Context, t *ledger.Tables) (bool, error) {
 	return s.routes.Serves(ctx, t, s.name)
 }
 
+// pausedSQL reports whether the pipeline or the sink is paused. Another relay may have renamed the sink.
+const pausedSQL = `(EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND paused_at IS NOT NULL)
+        OR EXISTS (SELECT FROM outbox_sinks WHERE buffer = $1 AND (sink = $2 OR $2 = ANY (formerly)) AND paused_at IS NOT NULL))`
+
+// Paused implements buffer.Pausable.
+func (s *Sink) Paused(ctx context.Context) (paused bool, err error) {
+	t, err := s.base.Ready(ctx)
+	if err != nil {
+		return false, err
+	}
+	err = s.base.DB.Transact(ctx, pg.ReadTx(s.base.DB.StatementTimeout), pg.Step{
+		SQL: t.SQL("SELECT " + pausedSQL), Args: []string{t.Buffer, s.name},
+		Row: func(v [][]byte) error {
+			paused = pg.ReadBool(v[0])
+			return nil
+		},
+	})
+	return paused, s.base.Explain(ctx, "reading whether sink "+s.name+" is paused", err)
+}
+
 // No more batches are counted than are enough to know what to do: a sink that was away for days may have many.
 const countSQL = `
 SELECT clock.now, min(due_at),
        count(*) FILTER (WHERE due_at <= clock.now AND NOT ` + ledger.SuspectSQL + `),
        count(*) FILTER (WHERE due_at <= clock.now AND ` + ledger.SuspectSQL + `),
        count(*) FILTER (WHERE state = 'waiting'),
-       count(*) FILTER (WHERE state = 'delivered')
+       count(*) FILTER (WHERE state = 'delivered'),
+       ` + pausedSQL + `
 FROM (SELECT clock_timestamp() AS now) clock
 LEFT JOIN (
   SELECT due_at, state, unfinished_leases FROM outbox_batches
@@ -97,7 +118,7 @@ func (s *Sink) CountBacklog(ctx context.Context, _ int) (backlog buffer.Backlog,
 			}
 			s.due.Counted(pg.ReadTime(v[0]), oldest)
 			n := func(i int) int { return int(pg.ReadInt8(v[i])) }
-			backlog = buffer.Backlog{Due: n(2), Suspects: n(3), Waiting: n(4), Delivered: n(5)}
+			backlog = buffer.Backlog{Due: n(2), Suspects: n(3), Waiting: n(4), Delivered: n(5), Paused: pg.ReadBool(v[6])}
 			return nil
 		},
 	})

@@ -110,7 +110,10 @@ CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_buffers (
     owned_since timestamptz,                  -- since when
     swept_at   timestamptz,                   -- when everything was last scanned
     routed     boolean NOT NULL DEFAULT false, -- to the sinks in outbox_sinks; false: there is a single one
-    routes_no  bigint NOT NULL DEFAULT 0      -- rises with every change of the buffer's rows in outbox_sinks
+    routes_no  bigint NOT NULL DEFAULT 0,     -- rises with every change of the buffer's rows in outbox_sinks
+    paused_at  timestamptz,                   -- relays claim and send nothing until it is resumed
+    paused_by  text,
+    paused_reason text
 );
 
 -- The sinks that the events of a buffer are routed to; none for a single one.
@@ -126,6 +129,9 @@ CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_sinks (
     seen_at    timestamptz,                   -- a relay that serves it was running
     dropped_at timestamptz,                   -- nothing is routed to it any more
     dropped_as text CHECK (dropped_as IN ('discarded', 'dead')), -- what becomes of the batches that waited
+    paused_at  timestamptz,                   -- relays send it nothing until it is resumed
+    paused_by  text,
+    paused_reason text,
     PRIMARY KEY (buffer, sink)
 );
 

@@ -1,0 +1,71 @@
+package cli
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// A relay that runs sends nothing while its pipeline is paused, and everything when it is resumed.
+func TestPause(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	var accepted atomic.Int64
+	api := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.Method == http.MethodPost {
+			accepted.Add(1)
+		}
+	}))
+	t.Cleanup(api.Close)
+	path := write(t, onePipeline("orders", db.url, api.URL))
+	do(t, nil, "migrate", "-c", path).want(t, 0, "orders: ", "")
+	r := start(t, nil, "run", "-c", path)
+	sent := func(n int64) {
+		t.Helper()
+		wait(t, time.Minute, func() error {
+			if got := accepted.Load(); got < n {
+				return fmt.Errorf("%d requests", got)
+			}
+			return nil
+		})
+	}
+	db.insert(1)
+	sent(1)
+	do(t, nil, "pause", "-c", path, "--reason", "it moves").want(t, 0, "orders: paused; relay resume ends the pause\n", "")
+	do(t, nil, "pause", "-c", path).want(t, 0, "orders: was paused before\n", "")
+	do(t, nil, "pause", "crm", "-c", path).want(t, 1, "", `orders: no sink of table public.outbox_events is "crm"; there is none`)
+	r.waitForLog("paused: nothing is claimed or sent until relay resume")
+	db.insert(1)
+	do(t, nil, "resume", "-c", path).want(t, 0, "orders: resumed\n", "")
+	do(t, nil, "resume", "-c", path).want(t, 0, "orders: was not paused\n", "")
+	sent(2)
+	r.signal(os.Interrupt)
+	if code := r.exit(); code != 0 {
+		t.Errorf("exit status %d", code)
+	}
+}
+
+// The sink that is named belongs to one pipeline.
+func TestPause_NamesASink(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	sinks := func(name, table string, sinks ...string) string {
+		text := fmt.Sprintf("  - name: %s\n    source: {url: %q, table: %s}\n    sinks:\n", name, db.url, table)
+		for _, s := range sinks {
+			text += fmt.Sprintf("      - {name: %s, url: \"http://127.0.0.1:1/%s/%s\"}\n", s, name, s)
+		}
+		return text
+	}
+	path := write(t, "admin: {listen: \"\"}\npipelines:\n"+sinks("orders", "outbox_events", "crm", "cache")+sinks("users", "user_events", "crm", "mail"))
+	for args, want := range map[[2]string]string{
+		{"pause", "crm"}:   `2 pipelines have a sink "crm"; expected --pipeline orders or --pipeline users`,
+		{"resume", "post"}: `no sink is "post"; expected crm or cache or mail, or name the pipeline with --pipeline`,
+	} {
+		do(t, nil, args[0], args[1], "-c", path).want(t, 2, "", want)
+	}
+	do(t, nil, "pause", "a", "b", "-c", path).want(t, 2, "", "2 names are given; expected at most that of one sink")
+}
