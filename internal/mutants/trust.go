@@ -52,6 +52,27 @@ var trustMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestProjection_PlantedBelow/CastOfOwnersType",
 	},
 	{
+		name: "the first table of the search path is taken, whoever owns it",
+		file: "outbox/postgres/internal/catalog/onpath.sql",
+		old:  "WHERE NOT first.trusted AND",
+		new:  "WHERE false AND",
+		pkg:  "./outbox/postgres", test: "TestShadow_Refused",
+	},
+	{
+		name: "a relay that runs looks for its table in the whole search path again",
+		file: "outbox/postgres/check.go",
+		old:  "		schema = t.schema",
+		new:  "		_ = t.schema",
+		pkg:  "./outbox/postgres", test: "TestShadow_Later",
+	},
+	{
+		name: "a temporary table is taken for the one that is meant",
+		file: "outbox/postgres/internal/catalog/onpath.sql",
+		old:  " AND c.relpersistence OPERATOR(pg_catalog.<>) 't'",
+		new:  "",
+		pkg:  "./outbox/postgres", test: "TestShadow_Temporary",
+	},
+	{
 		name: "a projection runs with the search path that the role has now",
 		file: "outbox/postgres/internal/custom/project.go",
 		old:  "UserTx(p.limit, t.path, settings...)",

@@ -85,6 +85,8 @@ func (b *Buffer) Close() error {
 // table is what Check finds out about the buffer.
 type table struct {
 	ledger.Tables
+	// schema is the event table's, which the search path gave it if source.table has none.
+	schema string
 	events eventTable
 	// custom is the event table if it is custom, otherwise nil; for the doctor.
 	custom *custom.Table

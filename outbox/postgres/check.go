@@ -22,7 +22,7 @@ SELECT has_sequence_privilege($1, 'USAGE')`
 
 // Check implements buffer.Inspector. It lists everything that is missing, not only the first.
 func (b *Buffer) Check(ctx context.Context) error {
-	schema, name := pg.SplitTable(b.config.Table)
+	schema, name := b.tableName()
 	own := b.config.Schema
 	var missing catalog.Findings
 	tables, err := migrate.Definitions()
@@ -32,6 +32,9 @@ func (b *Buffer) Check(ctx context.Context) error {
 	events, err := catalog.Find(ctx, b.db, schema, name)
 	if err != nil {
 		return b.db.ConnectError(err)
+	}
+	if events.Ambiguous != nil { // the rest depends on which one is meant
+		return events.Ambiguous.Err()
 	}
 	var facts custom.Facts
 	if b.config.Custom.Is() {
@@ -117,6 +120,16 @@ func (b *Buffer) Check(ctx context.Context) error {
 	return wrong
 }
 
+// tableName returns the name of the event table, and its schema: "" if the search path has to be searched. It is searched
+// once, so that what is planted in it later changes nothing.
+func (b *Buffer) tableName() (schema, name string) {
+	schema, name = pg.SplitTable(b.config.Table)
+	if t := b.table.Load(); t != nil {
+		schema = t.schema
+	}
+	return schema, name
+}
+
 // checkOwners adds objects that another role planted. The buffer's owner is trusted: its triggers run with the relay's
 // rights anyway. The ledger of a custom table may have another owner, whom Migrate has checked.
 func (b *Buffer) checkOwners(ctx context.Context, events, buffers catalog.Table, archive string, missing *catalog.Findings) error {
@@ -140,7 +153,7 @@ func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalo
 		"outbox_relays", others[3].Quoted,
 		"'outbox_numbers'", pg.Literal(pg.Ident(others[0].Schema, "outbox_numbers")),
 	}
-	t := &table{unusable: unusable, replaced: make(chan struct{}), Tables: ledger.Tables{
+	t := &table{unusable: unusable, schema: events.Schema, replaced: make(chan struct{}), Tables: ledger.Tables{
 		Buffer:   events.Schema + "." + events.Name,
 		Events:   events.Quoted,
 		OID:      events.ID,

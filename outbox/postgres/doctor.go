@@ -12,7 +12,7 @@ import (
 // Diagnose implements buffer.Diagnoser.
 func (b *Buffer) Diagnose(ctx context.Context) []buffer.Finding {
 	c := doctor.Config{
-		DB: b.db, Table: b.config.Table, LedgerSchema: b.config.Schema, Policy: b.config.Supervisor, Custom: b.config.Custom.Is(),
+		DB: b.db, Table: b.tableName, LedgerSchema: b.config.Schema, Policy: b.config.Supervisor, Custom: b.config.Custom.Is(),
 		Check: b.Check, Peek: b.Peek, State: b.doctorState, Orphaned: b.Orphaned,
 		Owner: func() *ownership.Error {
 			_, err := b.base.Ownership.Known()

@@ -9,14 +9,16 @@ import (
 )
 
 // Table is what the catalog says of a table. Without the right to use its schema, nothing is
-// known but Wanted, ForbiddenSchema and Role.
+// known but Wanted, ForbiddenSchema and Role; if it is ambiguous, nothing but Wanted and Ambiguous.
 type Table struct {
 	// Wanted is the quoted name that was asked for; Schema, Name and Quoted are those found.
 	Wanted, Schema, Name, Quoted string
 	// ForbiddenSchema is the quoted name of the schema if the role may not use it.
 	ForbiddenSchema string
-	Exists          bool
-	ID              int64 // the table's oid
+	// Ambiguous is what is wrong if the search path has several tables of the name, and another role may have planted the first. Then none is looked at.
+	Ambiguous Findings
+	Exists    bool
+	ID        int64 // the table's oid
 	// IsTable is false for a view.
 	IsTable, Unlogged bool
 	// PartitionKey is RANGE (created_at); "" if the table is not partitioned.
@@ -58,26 +60,18 @@ SELECT n.nspname::text, c.relname::text, quote_ident(n.nspname) || '.' || quote_
        current_user::text, current_database()::text, version() ~ 'linux', c.relkind IN ('r', 'p'),
        CASE WHEN c.relkind = 'p' THEN pg_get_partkeydef(c.oid) ELSE '' END, c.oid::int8
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.oid = to_regclass($1) AND has_schema_privilege(n.oid, 'USAGE')`
+WHERE c.oid = to_regclass($1) AND has_schema_privilege(n.oid, 'USAGE') AND c.relpersistence <> 't'`
 
-// schemaOnPathSQL runs with the session's own search path: see pg.SearchPath.
-const schemaOnPathSQL = `
-SELECT n.nspname::pg_catalog.text
-FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
-WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass($1)`
-
-// Find looks a table up; schema is "" to search along the search path.
+// Find looks a table up; schema is "" to search along the search path. Temporary tables are not found.
 func Find(ctx context.Context, db *pg.DB, schema, name string) (Table, error) {
 	t := Table{Wanted: pg.Ident(schema, name)}
 	var err error
 	if schema == "" {
-		err := db.RoundTrip(ctx, []pg.Step{db.OwnPathTx(db.StatementTimeout), {SQL: schemaOnPathSQL, Args: []string{t.Wanted}, Row: func(v [][]byte) error {
-			schema = string(v[0])
-			return nil
-		}}})
-		if err != nil || schema == "" {
+		p, err := onPath(ctx, db, name)
+		if t.Ambiguous = p.ambiguous(name); err != nil || p.schema == "" || t.Ambiguous != nil {
 			return t, err
 		}
+		schema = p.schema
 	}
 	if t.ForbiddenSchema, t.Role, err = ForbiddenSchema(ctx, db, schema); err != nil || t.ForbiddenSchema != "" {
 		return t, err

@@ -17,10 +17,11 @@ import (
 // Config is what Diagnose must know of a buffer.
 type Config struct {
 	DB *pg.DB
-	// Table is the configured name of the buffer table, LedgerSchema the configured schema of the
-	// relay's tables; "" for the buffer table's.
-	Table, LedgerSchema string
-	Policy              buffer.SupervisorPolicy
+	// Table returns the name of the buffer table, and its schema; "" to search along the search path.
+	Table func() (schema, name string)
+	// LedgerSchema is the configured schema of the relay's tables; "" for the buffer table's.
+	LedgerSchema string
+	Policy       buffer.SupervisorPolicy
 	// Listener diagnoses how the relay is woken; nil if it only polls.
 	Listener *listen.Listener
 	// Custom is set for a custom table.
@@ -57,7 +58,7 @@ func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 		return d.findings
 	}
 	d.tables(ctx)
-	schema, name := pg.SplitTable(c.Table)
+	schema, name := c.Table()
 	events, err := catalog.Find(ctx, c.DB, schema, name)
 	if d.failed("tables", err) || !events.Exists {
 		return d.findings

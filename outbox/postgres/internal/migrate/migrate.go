@@ -13,6 +13,7 @@ import (
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/notready"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/listen"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
@@ -87,11 +88,9 @@ SET LOCAL search_path = pg_catalog, pg_temp;
 SET LOCAL idle_in_transaction_session_timeout = 0;
 SELECT pg_advisory_xact_lock(hashtext('relay migrate'))`
 
-// schemaOnPathSQL runs with the session's own search path: see pg.SearchPath.
-const schemaOnPathSQL = `
-SELECT coalesce((
-  SELECT n.nspname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid OPERATOR(pg_catalog.=) c.relnamespace
-  WHERE c.oid OPERATOR(pg_catalog.=) pg_catalog.to_regclass($1)), pg_catalog.current_schema(), '')::pg_catalog.text`
+// firstOfPathSQL runs with the session's own search path: see pg.SearchPath.
+const firstOfPathSQL = `
+SELECT coalesce(pg_catalog.current_schema(), '')::pg_catalog.text`
 
 // resolve finds the schema of a table that is named without one: any of the search path's where the table exists, otherwise
 // its first, where CREATE TABLE would make it. All statements after that run with another search path.
@@ -100,7 +99,10 @@ func (c Config) resolve(ctx context.Context, tx pgx.Tx) (Config, error) {
 	if schema != "" {
 		return c, nil
 	}
-	err := tx.QueryRow(ctx, schemaOnPathSQL, pg.Quote(table)).Scan(&c.onPath)
+	var err error
+	if c.onPath, err = catalog.SchemaOnPathTx(ctx, tx, table); err == nil && c.onPath == "" {
+		err = tx.QueryRow(ctx, firstOfPathSQL).Scan(&c.onPath)
+	}
 	if err == nil && c.onPath == "" {
 		err = notready.New("", []buffer.Finding{{
 			Level: buffer.LevelError, Subject: "tables", Text: "no schema of the search path exists, in which table " + pg.Quote(table) + " could be",
