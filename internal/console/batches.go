@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"net/http"
 	"net/url"
@@ -14,8 +13,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"github.com/outboxrelay/relay/internal/access"
 	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/internal/audit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
@@ -183,18 +182,15 @@ func (s *Console) batchChange(divide bool) http.HandlerFunc {
 		}
 		var (
 			err  error
-			what = "batch made due in the console"
+			did  = audit.Entry{Who: admin.ClosedBy(r, "console"), Action: "retry batch", Pipeline: p.Name, Count: row.Events, Detail: "batch " + row.GroupID.String()}
 			done = "The batch is due now."
-			by   = []any{
-				slog.String("pipeline", p.Name), slog.String("group_id", row.GroupID.String()), slog.Int64("events", row.Events),
-				slog.String("user", access.UserOf(r.Context()).Name), slog.String("from", r.RemoteAddr),
-			}
 		)
 		if divide {
-			doubled := r.PostFormValue("doubled") != ""
-			what, done = "batch divided in the console", "The batch is divided; its halves are due now."
-			by = append(by, slog.Bool("maybe_sent", row.MaybeSent()))
-			err = p.Batches.DivideBatch(ctx, row.GroupID, doubled)
+			did.Action, done = "divide batch", "The batch is divided; its halves are due now."
+			if row.MaybeSent() {
+				did.Detail += ", may have been sent"
+			}
+			err = p.Batches.DivideBatch(ctx, row.GroupID, r.PostFormValue("doubled") != "")
 		} else {
 			err = p.Batches.RetryBatch(ctx, row.GroupID, buffer.NewRetryRequest())
 		}
@@ -206,7 +202,7 @@ func (s *Console) batchChange(divide bool) http.HandlerFunc {
 			s.fail(w, r, http.StatusServiceUnavailable, err)
 			return
 		}
-		s.config.Log.InfoContext(ctx, what, by...)
+		s.config.Audit.Add(ctx, did)
 		redirect(w, root(r)+"batches?"+url.Values{"pipeline": {p.Name}, "done": {done}}.Encode())
 	}
 }
