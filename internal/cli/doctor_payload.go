@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/outboxrelay/relay/internal/config"
-	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/internal/preview"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
@@ -26,7 +26,7 @@ func diagnoseEvents(ctx context.Context, opened *config.Runtime) (findings []buf
 		if s.Config.Source.Custom.Is() { // the configuration says that there are headers
 			continue
 		}
-		if n := len(eventsWithUnsentHeaders(s.Config, batch.Events)); n > 0 {
+		if n := len(preview.UnsentHeaders(s.Config, batch.Events)); n > 0 {
 			findings = append(findings, buffer.Finding{
 				Level: buffer.LevelWarning, Subject: strings.TrimSpace("sink " + s.Config.SinkName),
 				Text: fmt.Sprintf("its request program sends nothing of the headers, which %d of the next %d events have; a delivered event is deleted", n, len(batch.Events)),
@@ -49,21 +49,6 @@ func diagnoseEvents(ctx context.Context, opened *config.Runtime) (findings []buf
 			twice, len(batch.Events)),
 		Fix: "give the library an object, or the database the encoded text, but not both: docs/enqueue.md, \"Payloads that are encoded twice\"",
 	})
-}
-
-// eventsWithUnsentHeaders returns the events for a sink whose request program ignores the headers that they have.
-func eventsWithUnsentHeaders(p *config.Pipeline, events []outbox.Event) (ids []string) {
-	patterns, err := buffer.ParsePatterns(p.Match)
-	if err != nil || !p.Sink.IgnoresHeaders() {
-		return nil
-	}
-	for i := range events {
-		e := &events[i]
-		if headers, _ := e.Headers.Map(); len(headers) > 0 && patterns.Match(e.Topic) {
-			ids = append(ids, e.Identity())
-		}
-	}
-	return ids
 }
 
 // encodedTwice reports whether a payload is a JSON string whose text is a JSON object or array.

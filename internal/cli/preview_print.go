@@ -6,10 +6,11 @@ import (
 	"strings"
 
 	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/internal/preview"
 )
 
 // printPreview writes a preview for people. Bodies can be copied as they are.
-func (a *app) printPreview(p *config.Pipeline, result preview, again bool) error {
+func (a *app) printPreview(p *config.Pipeline, result preview.Result, again bool) error {
 	var b strings.Builder
 	paint := painter(a.stdout)
 	if again {
@@ -17,14 +18,14 @@ func (a *app) printPreview(p *config.Pipeline, result preview, again bool) error
 	}
 	b.WriteString(route(p) + "\n")
 	switch {
-	case result.events == 0 && result.claimed.Pending > 0:
+	case result.Events == 0 && result.Claimed.Pending > 0:
 		b.WriteString(a.redact(describeClaimed(p, &result)))
-	case result.elsewhere:
+	case result.Elsewhere:
 		b.WriteString("All events are claimed, and none waits for this sink.\n")
-	case result.events == 0:
+	case result.Events == 0:
 		b.WriteString("The buffer has no events. Insert one and run preview again:\n\n" + example(p) + "\n")
-	case result.projectErr != nil:
-		fmt.Fprintf(&b, "\n%s\n%s\n\n", paint(yellow, "source.project fails, so nothing would be sent:"), printable(a.redact(result.projectErr.Error())))
+	case result.ProjectErr != nil:
+		fmt.Fprintf(&b, "\n%s\n%s\n\n", paint(yellow, "source.project fails, so nothing would be sent:"), printable(a.redact(result.ProjectErr.Error())))
 		b.WriteString("A batch that cannot be projected is halved until the failing event is alone. If all\nevents fail, correct source.project.\n")
 	default:
 		a.printRequests(&b, paint, result)
@@ -33,16 +34,16 @@ func (a *app) printPreview(p *config.Pipeline, result preview, again bool) error
 	return err
 }
 
-func (a *app) printRequests(b *strings.Builder, paint func(colour, string) string, result preview) {
+func (a *app) printRequests(b *strings.Builder, paint func(colour, string) string, result preview.Result) {
 	others := ""
-	if n := len(result.others); n == result.events {
+	if n := len(result.Others); n == result.Events {
 		others = ", none for this sink"
 	} else if n > 0 {
-		others = fmt.Sprintf(", %d for this sink", result.events-n)
+		others = fmt.Sprintf(", %d for this sink", result.Events-n)
 	}
-	fmt.Fprintf(b, "%s read%s; nothing was claimed or sent.\n", plural(int64(result.events), "event", "events"), others)
-	for i, r := range result.requests {
-		fmt.Fprintf(b, "\n%s\n", paint(faint, fmt.Sprintf("request %d of %d: %s", i+1, len(result.requests), eventsOf(r.events))))
+	fmt.Fprintf(b, "%s read%s; nothing was claimed or sent.\n", plural(int64(result.Events), "event", "events"), others)
+	for i, r := range result.Requests {
+		fmt.Fprintf(b, "\n%s\n", paint(faint, fmt.Sprintf("request %d of %d: %s", i+1, len(result.Requests), eventsOf(r.IDs))))
 		fmt.Fprintf(b, "%s\n", paint(bold, printable(a.redact(r.Summary))))
 		for _, f := range r.Header {
 			fmt.Fprintf(b, "%s %s\n", paint(cyan, printable(f.Name)+":"), printable(a.redact(f.Value)))
@@ -51,24 +52,24 @@ func (a *app) printRequests(b *strings.Builder, paint func(colour, string) strin
 			fmt.Fprintf(b, "\n%s\n", strings.TrimRight(a.redact(payload(r.Body)), "\n"))
 		}
 	}
-	if n := len(result.unprojected); n > 0 {
+	if n := len(result.Unprojected); n > 0 {
 		pronoun := "They become dead letters"
 		if n == 1 {
 			pronoun = "It becomes a dead letter"
 		}
-		fmt.Fprintf(b, "\n%s %s\nsource.project returns no row. %s: \"not projected\".\n", paint(yellow, "not sent:"), eventsOf(result.unprojected), pronoun)
+		fmt.Fprintf(b, "\n%s %s\nsource.project returns no row. %s: \"not projected\".\n", paint(yellow, "not sent:"), eventsOf(result.Unprojected), pronoun)
 	}
-	if result.withoutHeaders != nil {
-		fmt.Fprintf(b, "\n%s the headers of %s\nThe request program ignores them: %s\n", paint(yellow, "not sent:"), eventsOf(result.withoutHeaders), config.AddHeaders)
+	if result.WithoutHeaders != nil {
+		fmt.Fprintf(b, "\n%s the headers of %s\nThe request program ignores them: %s\n", paint(yellow, "not sent:"), eventsOf(result.WithoutHeaders), config.AddHeaders)
 	}
-	for _, r := range result.rejected {
-		fmt.Fprintf(b, "\n%s event %s\n%s\n", paint(yellow, "not sent:"), r.event, printable(a.redact(r.err.Error())))
+	for _, r := range result.Rejected {
+		fmt.Fprintf(b, "\n%s event %s\n%s\n", paint(yellow, "not sent:"), r.Event, printable(a.redact(r.Err.Error())))
 	}
 }
 
 // describeClaimed describes a buffer whose events are all claimed.
-func describeClaimed(p *config.Pipeline, result *preview) string {
-	s := &result.claimed
+func describeClaimed(p *config.Pipeline, result *preview.Result) string {
+	s := &result.Claimed
 	events, waiting := plural(s.Pending, "event", "events"), plural(s.Waiting, "batch", "batches")
 	switch {
 	case s.Waiting == 0:
@@ -77,8 +78,8 @@ func describeClaimed(p *config.Pipeline, result *preview) string {
 		events += " are being sent, or"
 	}
 	why := ""
-	if result.why != "" {
-		why = printable(result.why) + "\n\n"
+	if result.Why != "" {
+		why = printable(result.Why) + "\n\n"
 	}
 	return fmt.Sprintf("All events are claimed: %s wait in %s for a retry.\n\n%s"+
 		"Fix the cause. A running relay retries within %v. Preview shows unclaimed events only.\n"+

@@ -1,0 +1,216 @@
+// Package preview finds out what the sinks would be sent of events, and what they make of an answer, without sending or claiming anything. Commands and the
+// console show it; they remove secrets from what they show.
+package preview
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/sink"
+)
+
+const (
+	// timeout is how long the preview of a sink may take.
+	timeout = 30 * time.Second
+	// MaxEvents is how many events a preview takes.
+	MaxEvents = 1000
+)
+
+// Result is what would happen to events at one sink.
+type Result struct {
+	// Events is the number of events; 0 if none is unclaimed. Others are the topics of those that are not for this one of several sinks.
+	Events int
+	Others []string
+	// Claimed counts the batches, and Why is the finding about those that wait for a
+	// retry. Both are set if Events is 0.
+	Claimed buffer.Status
+	Why     string
+	// Elsewhere reports whether events wait, and none for this one of several sinks.
+	Elsewhere bool
+	// ProjectErr is the error of the projection, if it failed for all events.
+	ProjectErr error
+	Requests   []Request
+	// Unprojected have no row in the projection; Rejected would be rejected by the sink. The headers of WithoutHeaders are not sent.
+	Unprojected    []string
+	WithoutHeaders []string
+	Rejected       []Rejection
+}
+
+// Request is a request and the ids of its events.
+type Request struct {
+	sink.PreparedMessage
+	IDs []string
+}
+
+// Rejection is an event that the sink would reject.
+type Rejection struct {
+	Event string
+	Err   error
+}
+
+// Source is the part of a buffer that has the next events.
+type Source interface {
+	Peek(ctx context.Context, limit int) (*buffer.Lease, error)
+	Status(ctx context.Context) (buffer.Status, error)
+	Diagnose(ctx context.Context) []buffer.Finding
+}
+
+// Next reads the events that a claim would take, and prepares the requests of one sink.
+func Next(ctx context.Context, from Source, s config.RuntimeSink, limit int) (result Result, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	previewer, ok := s.Sink.(sink.Previewer)
+	if !ok {
+		return result, fmt.Errorf("%s does not support preview", s.Config.Sink.URL)
+	}
+	patterns, err := buffer.ParsePatterns(s.Config.Match)
+	if err != nil {
+		return result, err
+	}
+	b, err := from.Peek(ctx, limit)
+	if err != nil {
+		return result, err
+	}
+	if b == nil {
+		err = result.readClaimed(ctx, from, s.Config.SinkName)
+		return result, err
+	}
+	if result.Events = b.Len(); b.ProjectErr != nil {
+		result.ProjectErr = b.ProjectErr
+		return result, nil
+	}
+	for _, r := range b.Rejected {
+		if id := r.Event.Identity(); errors.Is(r.Err, buffer.ErrNotProjected) {
+			result.Unprojected = append(result.Unprojected, id)
+		} else {
+			result.Rejected = append(result.Rejected, Rejection{id, r.Err})
+		}
+	}
+	err = result.prepare(ctx, previewer, s.Config, patterns, b)
+	return result, err
+}
+
+// Events prepares the requests of one sink for these events, as if they were the next ones.
+func Events(ctx context.Context, s config.RuntimeSink, events []outbox.Event) (result Result, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	previewer, ok := s.Sink.(sink.Previewer)
+	if !ok {
+		return result, fmt.Errorf("%s does not support preview", s.Config.Sink.URL)
+	}
+	patterns, err := buffer.ParsePatterns(s.Config.Match)
+	if err != nil {
+		return result, err
+	}
+	result.Events = len(events)
+	err = result.prepare(ctx, previewer, s.Config, patterns, &buffer.Lease{Batch: buffer.Batch{Pipeline: s.Config.Name, Events: events}})
+	return result, err
+}
+
+// prepare prepares the requests for the events of a batch that are for the sink.
+func (p *Result) prepare(ctx context.Context, to sink.Previewer, of *config.Pipeline, patterns buffer.Patterns, b *buffer.Lease) error {
+	sent, others := split(patterns, b.Events)
+	p.Others = others
+	p.WithoutHeaders = UnsentHeaders(of, sent)
+	for len(sent) > 0 {
+		n := min(len(sent), of.BatchSize)
+		if err := p.add(ctx, to, batchOf(b, sent[:n])); err != nil {
+			return err
+		}
+		sent = sent[n:]
+	}
+	return nil
+}
+
+// split returns the events that match, and the topics of the others.
+func split(patterns buffer.Patterns, events []outbox.Event) (sent []outbox.Event, others []string) {
+	for i := range events {
+		if e := &events[i]; patterns.Match(e.Topic) {
+			sent = append(sent, *e)
+		} else {
+			others = append(others, e.Topic)
+		}
+	}
+	return sent, others
+}
+
+// readClaimed reads the batches that are already claimed; those of one of several sinks, if it is named.
+func (p *Result) readClaimed(ctx context.Context, b Source, sink string) (err error) {
+	if p.Claimed, err = b.Status(ctx); err != nil || p.Claimed.Pending == 0 {
+		return err
+	}
+	if sink != "" {
+		i := slices.IndexFunc(p.Claimed.Sinks, func(s buffer.SinkStatus) bool { return s.Name == sink })
+		s := p.Claimed.Sinks[i]
+		p.Claimed, p.Elsewhere = buffer.Status{Pending: s.Pending, Leased: s.Leased, Waiting: s.Waiting}, s.Pending == 0
+		if len(s.Waits) > 0 {
+			p.Why = s.Waits[0].Error
+		}
+		return nil
+	}
+	if p.Claimed.Waiting == 0 {
+		return nil
+	}
+	for _, f := range b.Diagnose(ctx) {
+		if f.Subject == "batches" && f.Level != buffer.LevelOK {
+			p.Why = f.Text
+		}
+	}
+	return nil
+}
+
+// batchOf returns a batch of some events of a batch, as a claim would make it.
+func batchOf(b *buffer.Lease, events []outbox.Event) *buffer.Batch {
+	some := b.Batch
+	some.GroupID, some.Events = buffer.NewGroupID(), events
+	return &some
+}
+
+// add prepares the requests of a batch.
+func (p *Result) add(ctx context.Context, s sink.Previewer, b *buffer.Batch) error {
+	messages, err := s.Preview(ctx, b)
+	for _, m := range messages {
+		r := Request{PreparedMessage: m}
+		for _, i := range m.Events {
+			r.IDs = append(r.IDs, b.Events[i].Identity())
+		}
+		p.Requests = append(p.Requests, r)
+	}
+	batchErr, partial := errors.AsType[*sink.BatchError](err)
+	switch {
+	case err == nil:
+		return nil
+	case partial:
+		for _, e := range batchErr.Events {
+			p.Rejected = append(p.Rejected, Rejection{b.Events[e.Index].Identity(), e.Err})
+		}
+		return nil
+	case errors.Is(err, sink.ErrUnavailable), ctx.Err() != nil:
+		return err
+	}
+	for i := range b.Events {
+		p.Rejected = append(p.Rejected, Rejection{b.Events[i].Identity(), err})
+	}
+	return nil
+}
+
+// UnsentHeaders returns the ids of those events for the sink whose headers its request program ignores.
+func UnsentHeaders(p *config.Pipeline, events []outbox.Event) (ids []string) {
+	patterns, err := buffer.ParsePatterns(p.Match)
+	if err != nil || !p.Sink.IgnoresHeaders() {
+		return nil
+	}
+	for i := range events {
+		e := &events[i]
+		if headers, _ := e.Headers.Map(); len(headers) > 0 && patterns.Match(e.Topic) {
+			ids = append(ids, e.Identity())
+		}
+	}
+	return ids
+}
