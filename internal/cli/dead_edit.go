@@ -64,7 +64,7 @@ func (a *app) editAndReplay(ctx context.Context, all []deadLetters, f *deadFlags
 	kept := fmt.Sprintf("nothing was changed; the text is kept in %s, to be corrected there > VISUAL='cp %[1]s' %[2]s --edit", path, e.replayCommand(a))
 	text, after, err := checkEdited(path, written)
 	if err == nil {
-		err = e.checkRow(text)
+		err = admin.CheckEditedRow(&e.event, text, e.custom.ID, e.custom.Cursor)
 	}
 	if err != nil {
 		return fmt.Errorf("%w; %s", err, kept)
@@ -222,27 +222,6 @@ func (e *edited) store(ctx context.Context, edit buffer.DeadEdit) error {
 // replayCommand is the command that replays the event.
 func (e *edited) replayCommand(a *app) string {
 	return fmt.Sprintf("relay dead replay -c %s --pipeline %s --id %s", a.config, e.pipeline, e.event.Identity())
-}
-
-// checkRow rejects a row of a custom table that is not an object, or would be another event.
-func (e *edited) checkRow(text []byte) error {
-	if e.event.Row == nil {
-		return nil
-	}
-	var was, is map[string]json.RawMessage
-	if err := json.Unmarshal(text, &is); err != nil || is == nil {
-		return errors.New("the row is not a JSON object")
-	}
-	if err := json.Unmarshal(e.event.Row, &was); err != nil {
-		return err
-	}
-	for column, value := range was {
-		isKey := strings.EqualFold(column, e.custom.ID) || e.custom.Cursor != "" && strings.EqualFold(column, e.custom.Cursor)
-		if isKey && !bytes.Equal(is[column], value) {
-			return fmt.Errorf("the row's %s is %s; expected %s, because an event keeps its identity", column, is[column], value)
-		}
-	}
-	return nil
 }
 
 // writeTemp writes a temporary file that only the user can read.

@@ -73,6 +73,8 @@ func TestBatches(t *testing.T) {
 	})
 	b.goTo("/batches?pipeline=orders")
 	b.see("No batch is live")
+	b.goTo("/activity")
+	b.see("retry batch", "divide batch", "batch "+group+", may have been sent", "admin, console")
 	for path, want := range map[string]string{"/batches?pipeline=nothing": "does not exist", "/batches/orders/x": "is no group_id", "/batches/nothing/" + group: "does not exist"} {
 		b.goTo(path)
 		b.see(want)

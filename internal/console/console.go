@@ -17,6 +17,7 @@ import (
 	"github.com/outboxrelay/relay/internal/access"
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/audit"
+	"github.com/outboxrelay/relay/internal/preview"
 )
 
 // Source is what the console shows.
@@ -38,6 +39,8 @@ type Config struct {
 	Version string
 	// HidePayloads leaves payload, headers and key of events out of all pages.
 	HidePayloads bool
+	// Previews prepare what is tried, one for each pipeline of this process.
+	Previews []preview.Pipeline
 	// Redact removes secrets from texts that may quote servers.
 	Redact func(text string) string
 	// Audit gets everything that somebody changes; required.
@@ -96,11 +99,15 @@ func New(c Config) *Console {
 	s.page("GET /batches/{pipeline}/{group}", s.batchShow)
 	s.page("GET /dead", s.deadList)
 	s.page("GET /dead/{pipeline}/{id}", s.deadShow)
+	s.page("GET /dead/{pipeline}/{id}/edit", s.deadEditForm)
+	s.page("GET /try", s.tryIt)
 	s.mux.Handle("POST /pipelines/{name}/retry", s.config.Guard.ProtectChange(s.retryNow, s.denied()))
 	s.page("GET /activity", s.activity)
 	s.mux.Handle("POST /level", s.config.Guard.ProtectChange(s.setLevel, s.denied()))
 	s.mux.Handle("POST /batches/{pipeline}/{group}/retry", s.config.Guard.ProtectChange(s.batchChange(false), s.denied()))
 	s.mux.Handle("POST /batches/{pipeline}/{group}/divide", s.config.Guard.ProtectChange(s.batchChange(true), s.denied()))
+	s.mux.Handle("POST /dead/{pipeline}/{id}/edit", s.config.Guard.ProtectChange(s.deadEdit, s.denied()))
+	s.mux.Handle("POST /try", s.config.Guard.ProtectChange(s.tryIt, s.denied()))
 	s.mux.Handle("POST /dead/change", s.config.Guard.ProtectChange(s.deadChange, s.denied()))
 	return s
 }
@@ -162,7 +169,7 @@ func root(r *http.Request) string {
 type page struct {
 	Root    string
 	Title   string
-	Section string // overview, batches, dead or activity
+	Section string // overview, batches, dead, try or activity
 	User    access.User
 	Session bool // somebody is logged in
 	Version string
@@ -173,7 +180,10 @@ type page struct {
 var layouts = func() map[string]*template.Template {
 	base := template.Must(template.New("layout.html").Funcs(functions).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html"))
 	all := map[string]*template.Template{}
-	for _, name := range []string{"overview", "pipeline", "batches", "batch", "batch_confirm", "dead", "dead_show", "dead_confirm", "retry_confirm", "activity", "level_confirm", "login", "error"} {
+	for _, name := range []string{
+		"overview", "pipeline", "batches", "batch", "batch_confirm", "dead", "dead_show", "dead_edit", "dead_edit_confirm", "dead_confirm", "try",
+		"retry_confirm", "activity", "level_confirm", "login", "error",
+	} {
 		all[name] = template.Must(template.Must(base.Clone()).ParseFS(templateFiles, "templates/"+name+".html"))
 	}
 	return all

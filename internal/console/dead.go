@@ -279,7 +279,8 @@ type deadDetail struct {
 	Event              *buffer.DeadEvent
 	FullError          string
 	Pretty, Raw        string
-	Cut                bool // the payload is longer than what is shown
+	Cut                bool   // the payload is longer than what is shown
+	Try                string // link to what would be sent; "": payloads are hidden, or no sink takes the event
 	Headers, EventRow  string
 	Notified, ClosedAt time.Time
 	ClosedBy, Reason   string

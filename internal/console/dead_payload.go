@@ -20,6 +20,9 @@ func (s *Console) deadDetail(e *buffer.DeadEvent) deadDetail {
 	if s.config.HidePayloads {
 		return d
 	}
+	if d.Sink != buffer.Unrouted {
+		d.Try = tryLink(e.Pipeline, d.Sink, d.ID)
+	}
 	d.Headers, d.EventRow, d.Cut = visible(e.Headers), visible(e.Row), len(e.Payload) > maxShownPayload
 	if !utf8.Valid(e.Payload) {
 		d.Raw = hex.Dump(e.Payload[:min(len(e.Payload), maxShownPayload/8)])

@@ -4,7 +4,8 @@
 //	/pipelines/{name}        one pipeline: charts of the last hour and day, what waits and why
 //	/batches                 live batches: with whom, until when, why they wait; retry and division of one
 //	/dead                    dead letters: by error, filtered; replay and discard of some or all
-//	/dead/{pipeline}/{id}    the dead letters of one event
+//	/dead/{pipeline}/{id}    the dead letters of one event; edit and replay
+//	/try                     the requests that events would make, and what an answer means
 //	/activity                what users did at this process, and the level of its log
 //	/login, /logout          a session for a token
 //	/live                    what changed on the overview, as server-sent events

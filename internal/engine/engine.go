@@ -18,6 +18,7 @@ import (
 	"github.com/outboxrelay/relay/internal/audit"
 	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/internal/console"
+	"github.com/outboxrelay/relay/internal/preview"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
 	"github.com/outboxrelay/relay/supervisor"
@@ -86,6 +87,10 @@ func Open(cfg *config.Config, c Config) (*Engine, error) {
 			}
 		}
 	}
+	previews := make([]preview.Pipeline, len(e.pipelines))
+	for i, o := range e.pipelines {
+		previews[i] = preview.Of(o)
+	}
 	var tokens []access.Token
 	for _, t := range cfg.Admin.AllTokens() {
 		tokens = append(tokens, access.Token{Name: t.Name, Secret: t.Token.Reveal(), ReadOnly: t.ReadOnly})
@@ -96,7 +101,7 @@ func Open(cfg *config.Config, c Config) (*Engine, error) {
 	e.admin = admin.New(observed, metrics, admin.Config{Guard: guard, HidePayloads: !cfg.Admin.Payloads, TLS: c.TLS, Audit: actions, Redact: c.Redact, Log: c.Log})
 	e.console = console.New(console.Config{
 		Source: e.admin, Guard: guard, Process: fmt.Sprintf("%s/%d", host, os.Getpid()), Version: c.Version, HidePayloads: !cfg.Admin.Payloads,
-		Audit: actions, Level: c.Level, Redact: c.Redact, Log: c.Log,
+		Audit: actions, Level: c.Level, Previews: previews, Redact: c.Redact, Log: c.Log,
 	})
 	e.admin.SetConsole(e.console)
 	return e, nil

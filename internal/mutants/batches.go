@@ -557,4 +557,11 @@ var batchMutants = []mutant{
 		new:  "o.Outages += 0",
 		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/live",
 	},
+	{
+		name: "an edit in the console overwrites that of another tab",
+		file: "internal/console/dead_edit.go",
+		old:  "if r.PostForm.Get(\"was\") != d.Was {",
+		new:  "if r.PostForm.Get(\"was\") == \"\" {",
+		pkg:  "./internal/console", test: "TestEdit",
+	},
 }
