@@ -20,7 +20,7 @@ Press Ctrl-C to stop.
 `
 
 // demo runs the demo. hasRate reports whether the rate was given.
-func (a *app) demo(events, rate int, hasRate bool) (err error) {
+func (a *app) demo(events, rate int, hasRate, console bool) (err error) {
 	var forced struct {
 		sync.Mutex
 		cleanup func()
@@ -52,7 +52,7 @@ func (a *app) demo(events, rate int, hasRate bool) (err error) {
 	terminal := isTerminal(a.stderr) && os.Getenv("TERM") != "dumb"
 	d := demo.New(demo.Config{
 		Dir: dir, Events: events, Rate: perSecond, Out: a.stderr,
-		Terminal: terminal, Colour: terminal && os.Getenv("NO_COLOR") == "",
+		Terminal: terminal, Colour: terminal && os.Getenv("NO_COLOR") == "", Console: console,
 	})
 	forced.Lock()
 	forced.cleanup = func() {

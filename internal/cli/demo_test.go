@@ -1,6 +1,11 @@
 package cli
 
 import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
 	"os"
 	"regexp"
 	"runtime"
@@ -9,6 +14,8 @@ import (
 	"syscall"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/outboxrelay/relay/internal/testkit"
 )
 
 var relayProcess = regexp.MustCompile(`relay (?:has started|starts) \(process (\d+)\)`)
@@ -17,7 +24,7 @@ var relayProcess = regexp.MustCompile(`relay (?:has started|starts) \(process (\
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	r := do(t, []string{"TMPDIR=" + dir}, "demo", "--events", "2000")
+	r := do(t, []string{"TMPDIR=" + dir}, "demo", "--no-console", "--events", "2000")
 	r.want(t, 0, "committed 2001, rolled back ", "A demo shop writes orders to a SQLite database")
 	result := regexp.MustCompile(`^committed 2001, rolled back [1-9]\d*, delivered 2000, dead letters 1
 missing 0, duplicates 0, phantom 0 \(rolled back but delivered\)
@@ -57,7 +64,7 @@ func TestDemo_Signal(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			r := start(t, []string{"TMPDIR=" + dir}, "demo")
+			r := start(t, []string{"TMPDIR=" + dir}, "demo", "--no-console")
 			r.waitForLog(moment)
 			r.signal(os.Interrupt)
 			if code := r.exit(); code != 0 {
@@ -76,7 +83,7 @@ func TestDemo_Signal(t *testing.T) {
 func TestDemo_SecondSignal(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	r := start(t, []string{"TMPDIR=" + dir}, "demo")
+	r := start(t, []string{"TMPDIR=" + dir}, "demo", "--no-console")
 	r.waitForLog("FAULT 1")
 	r.signal(os.Interrupt)
 	r.waitForLog("Waiting for events in flight")
@@ -112,5 +119,44 @@ func wantEmpty(t *testing.T, dir string) {
 	left, err := os.ReadDir(dir)
 	if err != nil || len(left) > 0 {
 		t.Errorf("the temporary folder has %v, %v", left, err)
+	}
+}
+
+// The address of the console is printed, and what fails is seen there: 7070 may be taken.
+func TestDemo_Console(t *testing.T) {
+	t.Parallel()
+	var listen net.ListenConfig
+	if l, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:7070"); err == nil {
+		t.Cleanup(func() { testkit.NoError(t, l.Close()) })
+	}
+	r := start(t, []string{"TMPDIR=" + t.TempDir()}, "demo")
+	r.waitForLog("Watch it in a browser: ")
+	found := regexp.MustCompile(`Watch it in a browser: (http://127\.0\.0\.1:70\d\d/)\n`).FindStringSubmatch(r.stderr.String())
+	if found == nil || found[1] == "http://127.0.0.1:7070/" {
+		t.Fatalf("the console is at %v, and port 7070 is taken", found)
+	}
+	for _, want := range []string{"Everything works.", "sink unavailable", "1 dead letter"} {
+		testkit.Eventually(t, func() error {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, found[1], nil)
+			if err != nil {
+				return err
+			}
+			response, err := http.DefaultClient.Do(request)
+			if err != nil { // the relay is killed
+				return err
+			}
+			page, err := io.ReadAll(response.Body)
+			if err := errors.Join(err, response.Body.Close()); err != nil {
+				return err
+			}
+			if !strings.Contains(string(page), want) {
+				return fmt.Errorf("the console does not say %q", want)
+			}
+			return nil
+		})
+	}
+	r.signal(os.Interrupt)
+	if code := r.exit(); code != 0 {
+		t.Errorf("exit status %d", code)
 	}
 }

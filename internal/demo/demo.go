@@ -39,6 +39,8 @@ type Config struct {
 	// Out gets the progress. Terminal reports whether it is a terminal, Colour whether it may be coloured.
 	Out              io.Writer
 	Terminal, Colour bool
+	// Console: the relay serves its console on a free port of the loopback interface, which Out says.
+	Console bool
 }
 
 // Demo is one run. Make one with New.
@@ -108,7 +110,11 @@ func (d *Demo) configure(ctx context.Context, database string) error {
 	if _, err := sqlite.Migrate(ctx, url, sqlite.SchemaConfig{}); err != nil {
 		return err
 	}
-	return os.WriteFile(d.relays.config, fmt.Appendf(nil, `admin: {listen: ""}
+	console, err := d.openConsole(ctx)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(d.relays.config, fmt.Appendf(nil, `admin: {listen: %q}
 log: {level: warn}
 shutdown_timeout: %v
 pipelines:
@@ -117,7 +123,7 @@ pipelines:
     lease: %v
     retry: {max: 1s}
     sink: {url: %q}
-`, shutdownTimeout, url, lease, d.broker.url()), 0o600)
+`, console, shutdownTimeout, url, lease, d.broker.url()), 0o600)
 }
 
 // play shows one event's way, opens the shop, and plays the faults. Finally it waits for what is in flight.
