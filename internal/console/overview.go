@@ -35,10 +35,11 @@ type row struct {
 type overviewData struct {
 	Headline string
 	Good     bool
-	Problems []problem
+	Problems []problem // grouped
 	Rows     []row
 	Relays   []relayRow
 	At       time.Time
+	each     []problem // not grouped
 }
 
 // relayRow is a process that works on some pipelines.
@@ -83,6 +84,8 @@ func (s *Console) overviewOf(report *admin.Report) overviewData {
 	default:
 		d.Headline, d.Good = "Everything works.", true
 	}
+	d.each = d.Problems
+	d.Problems = grouped(d.Problems)
 	if len(d.Problems) > maxProblems {
 		d.Problems = d.Problems[:maxProblems]
 	}

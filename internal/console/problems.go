@@ -20,6 +20,8 @@ type problem struct {
 	Alone, Do string
 	// Link leads to a page about it, from the overview, and LinkText says which; "" if none does.
 	Link, LinkText string
+	// Others are more pipelines, or sinks, with the same problem; see grouped.
+	Others []string
 	// Warning: nothing stands still because of it.
 	Warning bool
 	// Since is when this process saw it first.
@@ -28,6 +30,52 @@ type problem struct {
 
 // key finds the same problem in the next report: what a server says may change each time.
 func (p *problem) key() string { return p.Pipeline + "\x00" + p.Sink + "\x00" + p.Title }
+
+// Name is the pipeline, with the sink if it has several.
+func (p *problem) Name() string {
+	if p.Sink == "" {
+		return p.Pipeline
+	}
+	return p.Pipeline + "/" + p.Sink
+}
+
+// maxNamed is how many pipelines a group of problems names.
+const maxNamed = 5
+
+// Named are the pipelines with the problem: "orders, bills and 12 more".
+func (p *problem) Named() string {
+	all := append([]string{p.Name()}, p.Others...)
+	switch more := len(all) - maxNamed; {
+	case len(all) == 1:
+		return all[0]
+	case more > 0:
+		return fmt.Sprintf("%s and %d more", strings.Join(all[:maxNamed], ", "), more)
+	}
+	return strings.Join(all[:len(all)-1], ", ") + " and " + all[len(all)-1]
+}
+
+// grouped makes one problem of those with the same cause: what is wrong and what a server said about it are the same, byte for byte. It is as old as
+// the oldest of them, and leads to the page of the first.
+func grouped(all []problem) []problem {
+	at := map[[2]string]int{}
+	groups := make([]problem, 0, len(all))
+	for i := range all {
+		one := all[i]
+		cause := [2]string{one.Title, one.Detail}
+		k, known := at[cause]
+		if !known || one.Detail == "" { // nobody said why
+			at[cause] = len(groups)
+			groups = append(groups, one)
+			continue
+		}
+		group := &groups[k]
+		group.Others = append(group.Others, one.Name())
+		if one.Since.Before(group.Since) {
+			group.Since = one.Since
+		}
+	}
+	return groups
+}
 
 // classProblem says what the class of a readiness error means.
 var classProblem = map[string]struct{ title, alone, do string }{

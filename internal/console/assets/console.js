@@ -47,10 +47,10 @@ function live() {
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 const plots = [
-  { title: "Delivered per second", lines: [["per second", "per_second", "--series"]] },
-  { title: "Pending events", lines: [["pending", "pending", "--series"]] },
-  { title: "Oldest pending event, seconds", lines: [["oldest", "oldest", "--series"]] },
-  { title: "Commit to sink, seconds", lines: [["p50", "p50", "--series"], ["p99", "p99", "--warn"]] },
+  { title: "Delivered per second", unit: "events a second", lines: [["per second", "per_second", "--series"]] },
+  { title: "Pending events", unit: "events", lines: [["pending", "pending", "--series"]] },
+  { title: "Oldest pending event", unit: "seconds", lines: [["oldest", "oldest", "--series"]] },
+  { title: "Commit to sink", unit: "seconds", lines: [["p50", "p50", "--series"], ["p99", "p99", "--warn"]] },
 ];
 
 // charts draws the history of a pipeline or sink, again every ten seconds.
@@ -75,13 +75,14 @@ function charts(section) {
       place.append(figure);
       return figure;
     });
-    drawn = plots.map(({ lines }, i) => {
+    drawn = plots.map(({ unit, lines }, i) => {
       const figure = figures[i];
+      const labels = "11px system-ui, sans-serif";
       const axis = { stroke: style("--soft"), grid: { stroke: style("--line"), width: 1 }, ticks: { stroke: style("--line"), width: 1 } };
       return new uPlot({
-        width: Math.max(260, figure.clientWidth), height: 160,
+        width: Math.max(260, figure.clientWidth), height: 180,
         scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.05] } },
-        axes: [axis, { ...axis, size: 60 }],
+        axes: [{ ...axis, label: "time", labelSize: 16, labelFont: labels }, { ...axis, size: 60, label: unit, labelSize: 16, labelFont: labels }],
         series: [{}, ...lines.map(([label, , colour]) => ({ label, stroke: style(colour), width: 1.5, points: { show: true, size: 3 } }))],
       }, [times, ...lines.map(([, key]) => history[key])], figure);
     });

@@ -1,0 +1,32 @@
+package console
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/testkit"
+)
+
+// TestGrouped: what a server says of several pipelines is one problem, as old as the oldest; what nobody explained, or was said otherwise, is not.
+func TestGrouped(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	var all []problem
+	for i := range 7 {
+		all = append(all, problem{Pipeline: fmt.Sprintf("p%d", i), Title: "sink unavailable", Detail: "connection refused", Since: now.Add(-time.Duration(i) * time.Minute)})
+	}
+	all = append(all,
+		problem{Pipeline: "other", Sink: "crm", Title: "sink unavailable", Detail: "503"}, problem{Pipeline: "another", Title: "sink unavailable", Detail: "503"},
+		problem{Pipeline: "p1", Title: "database does not work", Detail: "503"},
+		problem{Pipeline: "p1", Title: "2 dead letters", Warning: true}, problem{Pipeline: "p2", Title: "2 dead letters", Warning: true})
+	groups := grouped(all)
+	var named []string
+	for i := range groups {
+		named = append(named, groups[i].Named()+": "+groups[i].Title)
+	}
+	want := []string{"p0, p1, p2, p3, p4 and 2 more: sink unavailable", "other/crm and another: sink unavailable", "p1: database does not work", "p1: 2 dead letters", "p2: 2 dead letters"}
+	testkit.Equal(t, "groups", fmt.Sprintf("%q", named), fmt.Sprintf("%q", want))
+	testkit.Equal(t, "since", groups[0].Since, now.Add(-6*time.Minute))
+	testkit.Equal(t, "all are still there", len(all), 12)
+}
