@@ -15,6 +15,7 @@ import (
 	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/internal/engine"
 	"github.com/outboxrelay/relay/internal/memory"
+	"github.com/outboxrelay/relay/internal/repeats"
 )
 
 func (a *app) runCommand() *cobra.Command {
@@ -37,7 +38,9 @@ func (a *app) run(cfg *config.Config) error {
 	signal.Ignore(syscall.SIGPIPE)
 	level := new(slog.LevelVar)
 	level.Set(cfg.Log.Level)
-	log := logger(a.stderr, cfg.Log.Format, level, a.redact)
+	limited := repeats.New(logHandler(a.stderr, cfg.Log.Format, level, a.redact))
+	defer limited.Flush()
+	log := slog.New(limited)
 	slog.SetDefault(log)
 
 	memory.Tune()
@@ -54,7 +57,7 @@ func (a *app) run(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	running, stopped, shutdown := newShutdown(cfg.ShutdownTimeout, logForcedExit(log))
+	running, stopped, shutdown := newShutdown(cfg.ShutdownTimeout, logForcedExit(log, limited.Flush))
 	defer shutdown.release()
 	serve, err := adminServer(running, cfg, e.Admin(), log)
 	if err != nil {
@@ -113,8 +116,8 @@ func scheme(c config.Admin) string {
 	return "http"
 }
 
-// logger returns the configured logger. It removes secrets from all values, which may quote servers.
-func logger(w io.Writer, format string, level slog.Leveler, redact func(string) string) *slog.Logger {
+// logHandler writes lines as configured. It removes secrets from all values, which may quote servers.
+func logHandler(w io.Writer, format string, level slog.Leveler, redact func(string) string) slog.Handler {
 	options := &slog.HandlerOptions{Level: level, ReplaceAttr: func(_ []string, attr slog.Attr) slog.Attr {
 		if err, ok := attr.Value.Any().(error); ok {
 			return slog.String(attr.Key, oneLine(redact(err.Error())))
@@ -128,9 +131,9 @@ func logger(w io.Writer, format string, level slog.Leveler, redact func(string) 
 		return attr
 	}}
 	if format == "json" {
-		return slog.New(slog.NewJSONHandler(w, options))
+		return slog.NewJSONHandler(w, options)
 	}
-	return slog.New(slog.NewTextHandler(w, options))
+	return slog.NewTextHandler(w, options)
 }
 
 // closeAll closes pipelines that did not run.

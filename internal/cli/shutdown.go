@@ -111,9 +111,10 @@ func watch(signals <-chan os.Signal, released, begun <-chan struct{}, timeout ti
 	}
 }
 
-// logForcedExit says why the relay exits at once.
-func logForcedExit(log *slog.Logger) func(os.Signal) {
+// logForcedExit says why the relay exits at once. Flush writes what the log still holds.
+func logForcedExit(log *slog.Logger, flush func()) func(os.Signal) {
 	return func(s os.Signal) {
+		flush()
 		log.Error("second signal, exiting at once; unsettled batches are taken over when their leases end", "signal", s.String())
 	}
 }

@@ -3,6 +3,13 @@ package main
 // trustMutants are about what the database and its users may do to the relay.
 var trustMutants = []mutant{
 	{
+		name: "the log drops dead letters uncounted",
+		file: "internal/repeats/repeats.go",
+		old:  "case one.count == 0:",
+		new:  "case one.count == 0 || true:",
+		pkg:  "./internal/repeats", test: "TestHandler_DeadLetters",
+	},
+	{
 		name: "the server parses a projection before anybody looks who could have planted what that runs",
 		file: "outbox/postgres/internal/custom/describe.go",
 		old:  "err != nil || len(*missing) > before { // parsing",
