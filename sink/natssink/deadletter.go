@@ -3,6 +3,7 @@ package natssink
 import (
 	"errors"
 	"strings"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/outboxrelay/relay/outbox"
@@ -42,7 +43,7 @@ func reduce(b *buffer.Batch, results []error) (reduced *buffer.Batch, indexes []
 func reducedEvent(e *outbox.Event, pipeline string, refused error) outbox.Event {
 	id := string(e.AppendIdentity(nil))
 	less := *e
-	less.Topic, less.Key, less.Headers = cut(e.Topic, reducedTopic), nil, nil
+	less.Topic, less.Key, less.Headers = cut(withoutControls(e.Topic), reducedTopic), nil, nil
 	less.Payload = append(less.Payload[:0:0], `{"id":`...)
 	less.Payload = sink.AppendJSONString(less.Payload, id)
 	less.Payload = append(less.Payload, `,"topic":`...)
@@ -53,6 +54,16 @@ func reducedEvent(e *outbox.Event, pipeline string, refused error) outbox.Event 
 	less.Payload = sink.AppendJSONString(less.Payload, "relay dead show --pipeline "+pipeline+" --id "+id)
 	less.Payload = append(less.Payload, '}')
 	return less
+}
+
+// withoutControls replaces control characters, which no attribute of a CloudEvent may have.
+func withoutControls(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) || r == utf8.RuneError {
+			return '_'
+		}
+		return r
+	}, text)
 }
 
 // cut returns at most n bytes of a text, with an ellipsis if some are missing. It cuts no character.

@@ -371,6 +371,18 @@ func TestSend_DeadLetterIsReduced(t *testing.T) {
 	}
 }
 
+// No attribute of a CloudEvent has control characters: a hook is notified without those of the topic.
+func TestSend_DeadLetterOfControlCharacters(t *testing.T) {
+	t.Parallel()
+	o := newFixture(t, jetstream.StreamConfig{}, func(*server.Options) {})
+	hook := open(t, natssink.Config{URL: o.url, Subject: "orders.dead", Format: "cloudevents"})
+	b := batch("tab\tbell\ax")
+	b.DeadLetters = []*buffer.DeadLetter{{Pipeline: "p", GroupID: buffer.NewGroupID(), Error: "no"}}
+	testkit.NoError(t, hook.Send(testkit.Timeout(t, sendTimeout), b))
+	all := stored(t, o.stream)
+	testkit.Equal(t, "stored", len(all), 1)
+}
+
 // A dead-letter hook may publish to the stream that takes the event when it is replayed.
 func TestSend_DeadLetterIsNotADuplicate(t *testing.T) {
 	t.Parallel()
