@@ -114,6 +114,36 @@ func TestPause_Sink(t *testing.T) {
 	expectOnce(t, toRedis.arrived(t, "orders"), wanted)
 }
 
+// TestPause_Probe: while a sink holds a bad event, a batch is claimed for it from time to time, but not while it is paused.
+func TestPause_Probe(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	refused := make(chan struct{}, 1000)
+	refusing := &sendHook{to, func(_ context.Context, b *buffer.Batch, next func() error) error {
+		if b.Events[0].Topic == "bad" {
+			refused <- struct{}{}
+			return errTest
+		}
+		return next()
+	}}
+	route := buffer.Route{Sink: "redis", BatchSize: 100}
+	b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: "relay", Connections: 12, Sinks: []buffer.Route{route}})
+	testkit.NoError(t, err)
+	log, routed := &lockedBuffer{}, &countingRouter{Buffer: b}
+	startRoutedWith(t, routed, map[string]sink.Sink{"redis": refusing}, func(c *pipeline.Config) { c.Log, c.MaxAttempts = logInto(t, log), 1000 }, route)
+	d.insert(t, "bad", 1)
+	<-refused
+	_, err = b.Pause(t.Context(), "redis", "alice", "")
+	testkit.NoError(t, err)
+	expectLogged(t, log, "paused: nothing is claimed or sent", 1)
+	wanted := d.insert(t, "orders", 20)
+	routed.counted.expectCountsFor(t, 6*time.Second) // a probe is due at once, and after 5 s
+	testkit.Equal(t, "events that arrived", to.count(t, "orders"), 0)
+	_, err = b.Resume(t.Context(), "redis")
+	testkit.NoError(t, err)
+	to.expectArrivals(t, "orders", len(wanted))
+}
+
 // A paused pipeline is ready, and what waited during the pause is not stalled when it ends.
 func TestPause_Ready(t *testing.T) {
 	t.Parallel()

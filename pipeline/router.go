@@ -189,6 +189,11 @@ func (r *Router) route(ctx context.Context, ticket distributor.Ticket) distribut
 		return err
 	})
 	report.Took = time.Since(began)
+	if !ticket.Due {
+		for _, p := range r.sinks { // a probe that had nothing for its sink is over
+			p.probing.Store(false)
+		}
+	}
 	if err == nil && routed != nil {
 		for _, l := range routed.Leases {
 			reserved[l.Sink]--
@@ -295,7 +300,7 @@ func (p *Pipeline) wants() bool {
 // takeProbe reports whether a batch should be claimed for this pipeline although it wants none, because those that wait for their own data may
 // be all that keeps it from wanting one. Batches that are due do not matter: they may be the same bad ones. The next batch is then the probe.
 func (p *Pipeline) takeProbe(now time.Time) bool {
-	if p.idle.Load() <= 0 || !p.pace.Due(now) || !p.worker.HoldsBad() {
+	if p.pause.paused.Load() || p.idle.Load() <= 0 || !p.pace.Due(now) || !p.worker.HoldsBad() {
 		return false
 	}
 	p.pace.Use(now)
@@ -306,7 +311,7 @@ func (p *Pipeline) takeProbe(now time.Time) bool {
 // reserve reserves a free worker for a batch that a router is about to claim. A half-open probe comes from the queue, when it is time for it. A
 // probe of takeProbe does not: it would wait there behind the bad ones.
 func (p *Pipeline) reserve() bool {
-	if !p.probing.Swap(false) && (!p.wants() || !p.worker.TakesAll()) {
+	if probing := p.probing.Swap(false); p.pause.paused.Load() || !probing && (!p.wants() || !p.worker.TakesAll()) {
 		return false
 	}
 	if p.idle.Add(-1) >= 0 {

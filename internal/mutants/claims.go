@@ -31,6 +31,20 @@ var claimMutants = []mutant{
 		new:  "",
 		pkg:  "./pipeline", test: "TestPause_Sink",
 	},
+	{
+		name: "a probe is claimed for a paused sink",
+		file: "pipeline/router.go",
+		old:  "	if p.pause.paused.Load() || p.idle.Load() <= 0 || !p.pace.Due(now)",
+		new:  "	if p.idle.Load() <= 0 || !p.pace.Due(now)",
+		pkg:  "./pipeline", test: "TestPause_Probe",
+	},
+	{
+		name: "a paused sink reserves a worker for a probe",
+		file: "pipeline/router.go",
+		old:  "p.pause.paused.Load() || !probing &&",
+		new:  "!probing &&",
+		pkg:  "./pipeline", test: "TestPause_Probe",
+	},
 	// Watermarks.
 	{
 		name: "a claim that waited does not know what it claimed beyond the sequence's earlier value",

@@ -16,6 +16,7 @@ var pauseCases = []testCase{
 
 var sinksPauseCases = []sinksTestCase{
 	{name: "pause/a sink that is paused", run: pauseSink},
+	{name: "pause/a sink that is dropped", run: pauseDropped},
 	{name: "pause/a sink that is paused and renamed", run: pauseRenamed},
 }
 
@@ -134,6 +135,24 @@ func pauseSink(t *testing.T, p *sinksCase) {
 	expect(false, false, true)
 	act("Resume", func() (bool, error) { return pause.Resume(t.Context(), "crm") })
 	expect(false, false, false)
+}
+
+// A sink that is dropped cannot be paused. One that was paused before is paused when the drop is taken back.
+func pauseDropped(t *testing.T, p *sinksCase) {
+	b := p.open(t, twoRoutes...)
+	ok(t, "DropSink", b.DropSink(t.Context(), "crm", buffer.DroppedDiscarded))
+	changed, err := pauser(t, b).Pause(t.Context(), "crm", "alice", "")
+	if missing, is := errors.AsType[*buffer.NoSinkError](err); changed || !is || !slices.Equal(missing.Known, []string{"all"}) {
+		t.Errorf("Pause of a dropped sink: %v, %v", changed, err)
+	}
+	ok(t, "RestoreSink", b.RestoreSink(t.Context(), "crm"))
+	expectPaused(t, "sink crm", b.Sink("crm"), false)
+	_, err = pauser(t, b).Pause(t.Context(), "crm", "alice", "")
+	ok(t, "Pause", err)
+	ok(t, "DropSink", b.DropSink(t.Context(), "crm", buffer.DroppedDiscarded))
+	expectPaused(t, "sink crm, which is dropped", b.Sink("crm"), true)
+	ok(t, "RestoreSink", b.RestoreSink(t.Context(), "crm"))
+	expectPaused(t, "sink crm, which was dropped", b.Sink("crm"), true)
 }
 
 func pauseRenamed(t *testing.T, p *sinksCase) {

@@ -20,11 +20,11 @@ WHERE buffer = ?1 AND paused_at IS NOT NULL`
 
 	pauseSinkSQL = `
 UPDATE outbox_sinks SET paused_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), paused_by = ?2, paused_reason = ?3
-WHERE buffer = ?1 AND sink = ?4 AND paused_at IS NULL`
+WHERE buffer = ?1 AND sink = ?4 AND paused_at IS NULL AND dropped_at IS NULL`
 
 	resumeSinkSQL = `
 UPDATE outbox_sinks SET paused_at = NULL, paused_by = NULL, paused_reason = NULL
-WHERE buffer = ?1 AND sink = ?2 AND paused_at IS NOT NULL`
+WHERE buffer = ?1 AND sink = ?2 AND paused_at IS NOT NULL AND dropped_at IS NULL`
 
 	pausableSQL = `
 SELECT sink FROM outbox_sinks WHERE buffer = ?1 AND dropped_at IS NULL ORDER BY sink`

@@ -149,7 +149,10 @@ FROM (SELECT due_at, state, unfinished_leases FROM outbox_batches WHERE buffer =
 
 // CountBacklog implements buffer.Inspector.
 func (q *sinkQueue) CountBacklog(ctx context.Context, _ int) (backlog buffer.Backlog, err error) {
-	if serves, err := q.b.serves(ctx, q.sink); !serves || err != nil {
+	if serves, err := q.b.serves(ctx, q.sink); err != nil {
+		return backlog, err
+	} else if !serves { // a pause outlasts a drop that is taken back
+		backlog.Paused, err = q.Paused(ctx)
 		return backlog, err
 	}
 	err = q.b.read(ctx, "counting batches", func(tx transaction) error {

@@ -106,7 +106,10 @@ func (s *Sink) CountBacklog(ctx context.Context, _ int) (backlog buffer.Backlog,
 	if err != nil {
 		return backlog, err
 	}
-	if serves, err := s.Serves(ctx, t); !serves || err != nil {
+	if serves, err := s.Serves(ctx, t); err != nil {
+		return backlog, err
+	} else if !serves { // a pause outlasts a drop that is taken back
+		backlog.Paused, err = s.Paused(ctx)
 		return backlog, err
 	}
 	err = s.base.DB.Transact(ctx, pg.ReadTx(s.base.DB.StatementTimeout, "enable_seqscan", "off"), pg.Step{
