@@ -26,6 +26,7 @@ var (
 	batchSizeDesc  = desc("relay_batch_size", "Current batch size: batch_size, or the value that auto found.")
 	workersDesc    = desc("relay_workers", "Current number of batches sent at once: workers, or the value that auto found.")
 	notReadyDesc   = desc("relay_not_ready", "1 for the class of the reason why the pipeline is not ready, as in /readyz, 0 for the others.", "class")
+	pausedDesc     = desc("relay_paused", "1 while the pipeline, or the sink, is paused by relay pause, 0 otherwise."+unknown)
 	readyDesc      = desc("relay_ready", "1 if the pipeline reaches its database and sink and makes progress, 0 otherwise; /readyz has the class of the reason.")
 )
 
@@ -39,7 +40,7 @@ type gauges struct{ snapshots snapshots }
 
 // Describe implements prometheus.Collector.
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{pendingDesc, oldestDesc, batchesDesc, suspectsDesc, suspectDesc, transactionDesc, unnotifiedDesc, upDesc, readyDesc, notReadyDesc, batchSizeDesc, workersDesc} {
+	for _, d := range []*prometheus.Desc{pendingDesc, oldestDesc, batchesDesc, suspectsDesc, suspectDesc, transactionDesc, unnotifiedDesc, upDesc, pausedDesc, readyDesc, notReadyDesc, batchSizeDesc, workersDesc} {
 		to <- d
 	}
 }
@@ -55,6 +56,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 				Pending: s.Pending, OldestPending: s.OldestPending, AgeUnknown: s.AgeUnknown, Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered,
 				Suspects: s.Suspects, OldestSuspect: s.OldestSuspect, Unnotified: s.Unnotified,
 			})
+			c.known(pausedDesc, boolGauge(pausedState(s.Pauses, "") != ""))
 			c.health(p.Health)
 			return
 		}
@@ -64,6 +66,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 		}
 		for _, one := range p.Sinks {
 			c.sink = one.Name
+			c.known(pausedDesc, boolGauge(pausedState(s.Pauses, one.Name) != ""))
 			c.health(one.Health)
 		}
 		c.sink = buffer.Unrouted

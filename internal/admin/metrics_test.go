@@ -93,6 +93,7 @@ func TestMetrics_PresentFromTheStart(t *testing.T) {
 		}
 	}
 	want["relay_source_up{pipeline=orders}"], want["relay_source_up{pipeline=down}"] = 1, 0
+	want["relay_paused{pipeline=orders}"], want["relay_paused{pipeline=down}"] = 0, math.NaN()
 	want["relay_ready{pipeline=orders}"], want["relay_ready{pipeline=down}"] = 1, 0
 	for _, class := range []string{"database", "sink", "stalled", "refusing"} {
 		want["relay_not_ready{class="+class+",pipeline=orders}"], want["relay_not_ready{class="+class+",pipeline=down}"] = 0, 0

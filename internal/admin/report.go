@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -25,7 +26,7 @@ type PipelineReport struct {
 	OldestPendingSeconds *float64 `json:"oldest_pending_seconds"`
 	Batches              Batches  `json:"batches"`
 	Dead                 int64    `json:"dead"`
-	// State says in words what the pipeline does: no relay, sink down 3m, refusing 3m, db error 3m, stalled 3m, trying sink, sending, due, retries in 2m 3s, deleting, idle; "" if there are several sinks, which
+	// State says in words what the pipeline does: paused 3m, no relay, sink down 3m, refusing 3m, db error 3m, stalled 3m, trying sink, sending, due, retries in 2m 3s, deleting, idle; "" if there are several sinks, which
 	// have their own.
 	State string `json:"state,omitempty"`
 	// Deliveries is how fast events are delivered; with several sinks an event counts once at each of them.
@@ -43,6 +44,8 @@ type PipelineReport struct {
 	Sinks []SinkReport `json:"sinks,omitempty"`
 	// Waits are why batches wait, the most frequent reasons first; nil if there are several sinks, which have their own.
 	Waits []WaitReport `json:"waits,omitempty"`
+	// Pauses are what is paused, the pipeline first.
+	Pauses []PauseReport `json:"pauses,omitempty"`
 	// ClaimingStopped says that so many batches wait that no others are claimed.
 	ClaimingStopped string `json:"claiming_stopped,omitempty"`
 	// Hook is what waits for the dead-letter hook; nil if nothing does.
@@ -177,12 +180,13 @@ func NewPipelineReport(
 	}
 	state := ""
 	if sinks == nil {
-		state = pipelineState(&s)
+		state = cmp.Or(pausedState(s.Pauses, ""), pipelineState(&s))
 	}
 	return PipelineReport{
 		SinkProblems: problems, State: state, Deliveries: deliveries(s.Relays, func(string) bool { return true }),
 		Relays: relayReports(s.Relays, redact), RelayProblems: relayProblems(&s, sinks, redact), Notices: relayNotices(s.Relays, sinks, redact),
-		Sinks: sinkReports(sinks, s.Sinks, s.Relays, redact), Waits: waitReports(s.Waits, tries(s.Relays, ""), redact), ClaimingStopped: claimingStopped(maxWaiting, sinks, &s), Hook: hook, Suspects: suspects,
+		Pauses: pauseReports(s.Pauses, redact),
+		Sinks: sinkReports(sinks, s.Sinks, &s, redact), Waits: waitReports(s.Waits, tries(s.Relays, ""), redact), ClaimingStopped: claimingStopped(maxWaiting, sinks, &s), Hook: hook, Suspects: suspects,
 		Name: name, Pending: s.Pending,
 		OldestPendingSeconds: oldestSeconds(s.OldestPending, s.AgeUnknown),
 		Batches:              Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered},

@@ -229,6 +229,15 @@ func (s *Server) Report(ctx context.Context) Report {
 	return report
 }
 
+// Changed says that a user changed a pipeline: the next report of it is read anew.
+func (s *Server) Changed(pipeline string) {
+	for _, one := range s.snapshots {
+		if one.pipeline.Name == pipeline {
+			one.changed.Store(true)
+		}
+	}
+}
+
 func (s *Server) writeJSON(w http.ResponseWriter, code int, v any) {
 	var text bytes.Buffer
 	enc := json.NewEncoder(&text)

@@ -12,7 +12,7 @@ import (
 // SinkReport is the status of one of several sinks.
 type SinkReport struct {
 	Name string `json:"name"`
-	// State says in words what the sink does: no relay, sink down 3m, refusing 3m, db error 3m, stalled 3m, trying sink, idle, sending, due, retries in 2m 3s, deleting, dropped, not in the configuration. That of [buffer.Unrouted]
+	// State says in words what the sink does: paused 3m, no relay, sink down 3m, refusing 3m, db error 3m, stalled 3m, trying sink, idle, sending, due, retries in 2m 3s, deleting, dropped, not in the configuration. That of [buffer.Unrouted]
 	// is not routed yet, kept until a sink takes them, or no sink takes them.
 	State string `json:"state"`
 	// Pending events are those that the sink does not have.
@@ -23,6 +23,8 @@ type SinkReport struct {
 	Dead                 int64    `json:"dead"`
 	// Deliveries is how fast events are delivered to the sink.
 	Deliveries Deliveries `json:"deliveries"`
+	// Pausable is false for one that is dropped, or is no sink.
+	Pausable bool `json:"-"`
 	// NextTryInSeconds is until the first waiting batch is due, 0 if one is due; nil if none waits.
 	NextTryInSeconds *float64 `json:"next_try_in_seconds,omitempty"`
 	// Waits are why batches wait, the most frequent reasons first.
@@ -30,7 +32,8 @@ type SinkReport struct {
 }
 
 // sinkReports returns the reports of several sinks. It leaves out what is not routed yet if nothing waits for it.
-func sinkReports(configured []string, all []buffer.SinkStatus, relays []buffer.Relay, redact func(string) string) (reports []SinkReport) {
+func sinkReports(configured []string, all []buffer.SinkStatus, of *buffer.Status, redact func(string) string) (reports []SinkReport) {
+	relays := of.Relays
 	for i := range all {
 		s := &all[i]
 		if s.Name == buffer.Unrouted && s.Pending+s.Leased+s.Waiting+s.Delivered+s.Dead == 0 {
@@ -39,6 +42,10 @@ func sinkReports(configured []string, all []buffer.SinkStatus, relays []buffer.R
 		one := SinkReport{
 			Name: s.Name, State: sinkState(s, slices.Contains(configured, s.Name), relays), Deliveries: deliveries(relays, func(sink string) bool { return sink == s.Name }), Pending: s.Pending, OldestPendingSeconds: oldestSeconds(s.OldestPending, s.AgeUnknown),
 			Batches: Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered}, Dead: s.Dead, Waits: waitReports(s.Waits, tries(relays, s.Name), redact),
+		}
+		one.Pausable = s.Name != buffer.Unrouted && !s.Dropped
+		if paused := pausedState(of.Pauses, s.Name); paused != "" && one.Pausable {
+			one.State = paused
 		}
 		if s.Waiting > 0 && !kept(s) {
 			next := s.Next.Round(time.Millisecond).Seconds()

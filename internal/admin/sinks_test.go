@@ -56,6 +56,7 @@ func TestMetrics_Sinks(t *testing.T) {
 			}
 			m.Observer("orders", "")
 			s := New([]Pipeline{shop(func(s *state) {
+				s.status.Pauses = []buffer.Pause{{Sink: "crm"}}
 				if c.away {
 					s.status, s.err = buffer.Status{}, errUnreachable
 				}
@@ -107,6 +108,10 @@ func TestMetrics_Sinks(t *testing.T) {
 				}
 				if !configured {
 					continue
+				}
+				want["relay_paused{"+labels+"}"] = known(0)
+				if sink == "crm" {
+					want["relay_paused{"+labels+"}"] = known(1)
 				}
 				want["relay_batch_size{"+labels+"}"], want["relay_workers{"+labels+"}"] = 1000, 4
 				for name, value := range map[string]float64{

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -23,6 +24,8 @@ type Pipeline struct {
 	Router Readiness
 	// RetryNow makes every waiting batch due, and returns how many.
 	RetryNow func(ctx context.Context) (batches int, err error)
+	// Pauser pauses and resumes the pipeline and its sinks; nil if it cannot be paused.
+	Pauser buffer.Pauser
 	// Batches are the live batches.
 	Batches buffer.LiveBatches
 	DeadLetters
@@ -87,6 +90,8 @@ type snapshot struct {
 	pipeline Pipeline
 	// semaphore has one token; the goroutine that has it may query the database and owns the fields below.
 	semaphore chan struct{}
+	// changed: the latest status may be of before a change that a user made.
+	changed atomic.Bool
 
 	at     time.Time
 	status buffer.Status
@@ -111,7 +116,7 @@ func (s *snapshot) read(ctx context.Context) (status buffer.Status, unsendable, 
 		return buffer.Status{}, nil, timeoutError(ctx.Err())
 	}
 	defer func() { s.semaphore <- struct{}{} }()
-	if s.at.IsZero() || time.Since(s.at) > maxStatusAge {
+	if s.changed.Swap(false) || s.at.IsZero() || time.Since(s.at) > maxStatusAge {
 		status, err := s.pipeline.Health.Status(ctx)
 		if errors.Is(ctx.Err(), context.Canceled) { // by the client, so it says nothing about the database
 			return status, nil, err

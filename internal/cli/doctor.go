@@ -213,7 +213,12 @@ func diagnoseRelays(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (f
 	for _, n := range admin.Notices(status.Relays, sinkNames(p)) {
 		findings = append(findings, buffer.Finding{Level: buffer.LevelWarning, Subject: about, Text: n.String()})
 	}
-	hook := admin.NewPipelineReport(p.Name, p.MaxWaiting, sinkNames(p), deadLettersOf(p, b).Notifies, status, func(text string) string { return text }).Hook
+	report := admin.NewPipelineReport(p.Name, p.MaxWaiting, sinkNames(p), deadLettersOf(p, b).Notifies, status, func(text string) string { return text })
+	for i := range report.Pauses {
+		text, fix, _ := strings.Cut(report.Pauses[i].Text(p.Name), ". > ")
+		findings = append(findings, buffer.Finding{Level: buffer.LevelWarning, Subject: about, Text: text, Fix: fix})
+	}
+	hook := report.Hook
 	if hook != nil && hook.Unnotified > 0 && len(hook.Waits) > 0 {
 		findings = append(findings, buffer.Finding{
 			Level: buffer.LevelError, Subject: "dead_letter.hook",

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
@@ -36,7 +37,10 @@ notified all the same.`,
 			return "was paused before", err
 		}
 		return "paused; relay resume ends the pause", err
-	}, func(what string) error {
+	}, func(what string) (err error) {
+		if reason, err = admin.ParseReason(reason); err != nil {
+			return usage("--reason: %v", err)
+		}
 		if yes {
 			return nil
 		}
@@ -67,8 +71,8 @@ sinks are paused and resumed by themselves: relay status shows what is paused.`,
 	return c
 }
 
-// pauseOrResume is a command that acts on pipelines, or on the sink that its argument names. confirm, unless nil, is called before with what is meant.
-func (a *app) pauseOrResume(c *cobra.Command, pipeline *string, act func(context.Context, *config.Pipeline, buffer.Pauser, string) (string, error), confirm func(what string) error) *cobra.Command {
+// pauseOrResume is a command that acts on pipelines, or on the sink that its argument names. before, unless nil, is called first with what is meant.
+func (a *app) pauseOrResume(c *cobra.Command, pipeline *string, act func(context.Context, *config.Pipeline, buffer.Pauser, string) (string, error), before func(what string) error) *cobra.Command {
 	var sink string
 	c.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 1 {
@@ -87,8 +91,8 @@ func (a *app) pauseOrResume(c *cobra.Command, pipeline *string, act func(context
 		if err != nil {
 			return err
 		}
-		if confirm != nil {
-			if err := confirm(pausedName(selected, sink)); err != nil {
+		if before != nil {
+			if err := before(pausedName(selected, sink)); err != nil {
 				return err
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -39,6 +40,15 @@ func TestPause(t *testing.T) {
 	do(t, nil, "pause", "-c", path).want(t, 0, "orders: was paused before\n", "")
 	do(t, nil, "pause", "crm", "-c", path).want(t, 1, "", `orders: no sink of table public.outbox_events is "crm"; there is none`)
 	r.waitForLog("paused: nothing is claimed or sent until relay resume")
+	for _, command := range []string{"status", "doctor"} {
+		text := do(t, nil, command, "-c", path).stdout
+		for _, want := range []string{"paused for ", ": it moves", "relay resume --pipeline orders -c " + path} {
+			if !strings.Contains(strings.Join(strings.Fields(text), " "), want) {
+				t.Errorf("%s does not say %q: %s", command, want, text)
+			}
+		}
+	}
+	do(t, nil, "pause", "-c", path, "--reason", "two\nlines").want(t, 2, "", "--reason: the reason has a line break")
 	db.insert(1)
 	do(t, nil, "resume", "-c", path).want(t, 0, "orders: resumed\n", "")
 	do(t, nil, "resume", "-c", path).want(t, 0, "orders: was not paused\n", "")

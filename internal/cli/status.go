@@ -242,6 +242,9 @@ func statusTable(r admin.Report, maxWidth int) string {
 // reasons say why events of a pipeline wait, a line each.
 func reasons(p *admin.PipelineReport) (lines []string) {
 	add := func(text string) { lines = append(lines, p.Name+": "+oneLine(text)) }
+	for i := range p.Pauses {
+		add(p.Pauses[i].Text(p.Name))
+	}
 	for _, problem := range p.RelayProblems {
 		add(problem)
 	}

@@ -26,7 +26,7 @@ func (a *app) probe(ctx context.Context, p *config.Pipeline, c probe.Config, asJ
 	}
 	c.Idle = func(after time.Duration) {
 		bar.end()
-		a.printErr(fmt.Sprintf("relay: no relay has claimed a probe for %v; start one with relay run -c %s if none is running. Ctrl-C deletes the unclaimed probes", after, a.config))
+		a.printErr(fmt.Sprintf("relay: no relay has claimed a probe for %v; start one with relay run -c %s if none is running, or end a pause that relay status shows. Ctrl-C deletes the unclaimed probes", after, a.config))
 	}
 	ctx, stop := signal.NotifyContext(ctx, endSignals()...)
 	defer stop()

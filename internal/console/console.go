@@ -24,6 +24,8 @@ import (
 type Source interface {
 	// Report is the status of all pipelines, at most a second old.
 	Report(ctx context.Context) admin.Report
+	// Changed says that a user changed a pipeline: the next report of it is read anew.
+	Changed(pipeline string)
 	// Pipelines are those of this process, in order.
 	Pipelines() []admin.Pipeline
 	// Metrics are those of this process.
@@ -102,6 +104,8 @@ func New(c Config) *Console {
 	s.page("GET /dead/{pipeline}/{id}/edit", s.deadEditForm)
 	s.page("GET /try", s.tryIt)
 	s.mux.Handle("POST /pipelines/{name}/retry", s.config.Guard.ProtectChange(s.retryNow, s.denied()))
+	s.mux.Handle("POST /pipelines/{name}/pause", s.config.Guard.ProtectChange(s.pauseChange(false), s.denied()))
+	s.mux.Handle("POST /pipelines/{name}/resume", s.config.Guard.ProtectChange(s.pauseChange(true), s.denied()))
 	s.page("GET /activity", s.activity)
 	s.mux.Handle("POST /level", s.config.Guard.ProtectChange(s.setLevel, s.denied()))
 	s.mux.Handle("POST /batches/{pipeline}/{group}/retry", s.config.Guard.ProtectChange(s.batchChange(false), s.denied()))
@@ -182,7 +186,7 @@ var layouts = func() map[string]*template.Template {
 	all := map[string]*template.Template{}
 	for _, name := range []string{
 		"overview", "pipeline", "batches", "batch", "batch_confirm", "dead", "dead_show", "dead_edit", "dead_edit_confirm", "dead_confirm", "try",
-		"retry_confirm", "activity", "level_confirm", "login", "error",
+		"retry_confirm", "pause_confirm", "activity", "level_confirm", "login", "error",
 	} {
 		all[name] = template.Must(template.Must(base.Clone()).ParseFS(templateFiles, "templates/"+name+".html"))
 	}

@@ -109,7 +109,7 @@ func (s *Console) rowsOf(p *admin.PipelineReport, bad map[string]bool, now time.
 			return text, "bad"
 		case text == "sending":
 			return "moving", "good"
-		case text == "no relay", strings.HasPrefix(text, "retries"), text == "trying sink":
+		case text == "no relay", strings.HasPrefix(text, "retries"), strings.HasPrefix(text, "paused"), text == "trying sink":
 			return text, "warn"
 		case slices.ContainsFunc(downStates, func(down string) bool { return strings.HasPrefix(text, down) }):
 			return text, "bad"

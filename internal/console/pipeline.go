@@ -22,6 +22,7 @@ type pipelineData struct {
 	Rows     []row
 	Sinks    []string // with a history of their own; "" is the pipeline's
 	Waiting  int64    // batches
+	Pauses   []pauseTarget
 	Done     string   // what was done just now
 }
 
@@ -48,6 +49,7 @@ func (s *Console) pipeline(w http.ResponseWriter, r *http.Request) {
 		if report.Pipelines[i].Name == name {
 			d.Report = &report.Pipelines[i]
 			d.Waiting = d.Report.Batches.Waiting
+			d.Pauses = pauseTargets(d.Report)
 			for _, sink := range d.Report.Sinks {
 				d.Sinks = append(d.Sinks, sink.Name)
 			}

@@ -149,6 +149,14 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 			})
 		}
 	}
+	for i := range p.Pauses {
+		one := &p.Pauses[i]
+		what, command, _ := strings.Cut(one.Text(p.Name), ". > ")
+		add(problem{
+			Sink: one.Sink, Title: "paused", Detail: what, Warning: true,
+			Alone: "Nothing: it stays paused until somebody resumes it. Events wait.", Do: "Resume it here, or run " + command + ".", Link: pipelineLink(p.Name), LinkText: "resume",
+		})
+	}
 	for _, text := range p.Notices {
 		add(problem{Title: "worth a look", Detail: text, Alone: "The relay continues.", Warning: true})
 	}

@@ -1,0 +1,57 @@
+package console_test
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/outboxrelay/relay/internal/testkit"
+)
+
+// TestPause: a pipeline and a sink are paused and resumed; the overview says since when, by whom and why, and the activity has it.
+func TestPause(t *testing.T) {
+	t.Parallel()
+	s := open(t, `
+  - name: bus
+    source: {url: "sqlite://%s/bus.db"}
+    sinks:
+      - {name: log, url: "file://%s/log.ndjson"}
+      - {name: audit, url: "file://%s/audit.ndjson", match: ["audit.#"]}
+`)
+	b := newTab(t, s)
+	b.logIn()
+	b.see("Everything works.")
+	b.goTo("/pipelines/orders")
+	b.click("form[action='orders/pause'] button")
+	b.see("Pause orders?")
+	b.expectAccessible("pause")
+	b.do(chromedp.SendKeys(chromedp.Search("[name=reason]"), "the <b>CRM</b> moves"))
+	b.click("main form button")
+	b.see("Paused. Relays stop within seconds.", "paused for", ": the <b>CRM</b> moves", "Resume the pipeline")
+	b.expectAccessible("pipeline-paused")
+	b.goTo("/")
+	b.see("Everything moves, with warnings.", "orders: paused")
+	b.goTo("/pipelines/orders")
+	b.click("form[action='orders/resume'] button")
+	b.see("Resume orders?")
+	b.click("main form button")
+	b.see("Resumed. Relays go on within a second.")
+	b.goTo("/pipelines/bus")
+	b.click("form[action='bus/pause']:has([value=audit]) button")
+	b.see("Pause bus, sink audit?")
+	b.click("main form button")
+	b.see("audit: paused", "Resume sink audit")
+	b.goTo("/activity")
+	b.see("pause", "resume", "sink audit", "the <b>CRM</b> moves")
+
+	as := func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) }
+	got := post(t, s.url+"/pipelines/bus/pause", url.Values{"sink": {"crm"}, "confirmed": {"1"}}, as)
+	if got.StatusCode != http.StatusNotFound || !strings.Contains(got.body, "no sink of table outbox_events is &#34;crm&#34;; expected audit or log") {
+		t.Errorf("a pause of a sink that is not there answers %d %s", got.StatusCode, got.body)
+	}
+	got = post(t, s.url+"/pipelines/bus/pause", url.Values{"sink": {"audit"}, "confirmed": {"1"}}, as)
+	testkit.Equal(t, "where a second pause leads to", got.Header.Get("Location"), "../bus?done=It+was+paused+before.")
+}
