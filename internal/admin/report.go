@@ -186,7 +186,7 @@ func NewPipelineReport(
 		SinkProblems: problems, State: state, Deliveries: deliveries(s.Relays, func(string) bool { return true }),
 		Relays: relayReports(s.Relays, redact), RelayProblems: relayProblems(&s, sinks, redact), Notices: relayNotices(s.Relays, sinks, redact),
 		Pauses: pauseReports(s.Pauses, redact),
-		Sinks: sinkReports(sinks, s.Sinks, &s, redact), Waits: waitReports(s.Waits, tries(s.Relays, ""), redact), ClaimingStopped: claimingStopped(maxWaiting, sinks, &s), Hook: hook, Suspects: suspects,
+		Sinks:  sinkReports(sinks, s.Sinks, &s, redact), Waits: waitReports(s.Waits, tries(s.Relays, ""), redact), ClaimingStopped: claimingStopped(maxWaiting, sinks, &s), Hook: hook, Suspects: suspects,
 		Name: name, Pending: s.Pending,
 		OldestPendingSeconds: oldestSeconds(s.OldestPending, s.AgeUnknown),
 		Batches:              Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered},

@@ -23,7 +23,7 @@ type pipelineData struct {
 	Sinks    []string // with a history of their own; "" is the pipeline's
 	Waiting  int64    // batches
 	Pauses   []pauseTarget
-	Done     string   // what was done just now
+	Done     string // what was done just now
 }
 
 func (s *Console) pipeline(w http.ResponseWriter, r *http.Request) {
