@@ -56,15 +56,19 @@ func TestMigrate_Planted(t *testing.T) {
 // TestCheck_Planted: a relay does not start on tables that another role made, or that call another role's functions.
 func TestCheck_Planted(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct{ lost, planted, want string }{
-		"Table":    {"DROP TABLE outbox_buffers", plantedBuffersSQL, "public.outbox_buffers belongs to "},
-		"Function": {"DROP FUNCTION outbox_truncated CASCADE", "CREATE FUNCTION outbox_truncated() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN END'", "outbox_truncated() belongs to "},
+	for name, c := range map[string]struct{ lost, planted, then, want string }{ // then: by a superuser
+		"Table":    {"DROP TABLE outbox_buffers", plantedBuffersSQL, "", "public.outbox_buffers belongs to "},
+		"Function": {"DROP FUNCTION outbox_truncated CASCADE", "CREATE FUNCTION outbox_truncated() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN END'", "", "outbox_truncated() belongs to "},
 		"Trigger": {"SELECT 1", `CREATE FUNCTION own() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
-			CREATE TRIGGER planted BEFORE INSERT ON outbox_batches FOR EACH ROW EXECUTE FUNCTION own()`, "trigger planted on table public.outbox_batches calls function public.own()"},
+			CREATE TRIGGER planted BEFORE INSERT ON outbox_batches FOR EACH ROW EXECUTE FUNCTION own()`, "", "trigger planted on table public.outbox_batches calls function public.own()"},
 		"Condition": {
 			"SELECT 1", `CREATE FUNCTION own() RETURNS boolean LANGUAGE plpgsql AS 'BEGIN RETURN true; END';
 			CREATE TRIGGER planted BEFORE UPDATE ON outbox_batches FOR EACH ROW WHEN (own()) EXECUTE FUNCTION suppress_redundant_updates_trigger()`,
-			"trigger planted on table public.outbox_batches calls function public.own()",
+			"", "trigger planted on table public.outbox_batches calls function public.own()",
+		},
+		"Statistics": { // the planner evaluates them
+			"SELECT 1", "CREATE FUNCTION own() RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RETURN ''; END $$",
+			"CREATE STATISTICS planted ON (own()) FROM outbox_batches", "statistics object public.planted calls function public.own()",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -74,6 +78,8 @@ func TestCheck_Planted(t *testing.T) {
 			check(t, err)
 			shop := newTestDB(t, p.asRole(t, "shop_", "GRANT USAGE, CREATE ON SCHEMA public", "GRANT TRIGGER ON outbox_batches"), buffertest.Options{})
 			_, err = shop.pool.Exec(t.Context(), c.planted)
+			check(t, err)
+			_, err = p.pool.Exec(t.Context(), c.then)
 			check(t, err)
 			if strings.Contains(c.planted, "own()") {
 				t.Cleanup(func() { // before the role is dropped

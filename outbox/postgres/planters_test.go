@@ -190,6 +190,7 @@ func TestProjection_PlantedBelow(t *testing.T) {
 		owned, planted string // by the owner of the table, and by shop in schema public
 		want           string // nothing: it is not refused
 	}{
+		"Statistics":       {"CREATE STATISTICS app.counts ON (shop.text(id)) FROM public.parents", "", text},
 		"View":             {"CREATE VIEW app.contents AS SELECT shop.text(id) FROM public.parents", "", text},
 		"ViewOfTable":      {"CREATE VIEW app.contents AS SELECT n FROM shop.things", "", "table shop.things"},
 		"ParsedBody":       {content + "RETURN to_jsonb(shop.text($1))", "", text},
@@ -198,6 +199,8 @@ func TestProjection_PlantedBelow(t *testing.T) {
 		"Domain":           {"CREATE DOMAIN app.label AS bigint CHECK (shop.text(VALUE) <> '')", "", text},
 		"Composite":        {"CREATE DOMAIN app.label AS bigint CHECK (shop.text(VALUE) <> ''); CREATE TYPE public.pair AS (labels app.label[])", "", text},
 		"Operator":         {"CREATE OPERATOR app.# (RIGHTARG = bigint, FUNCTION = shop.text)", "", text},
+		"Negator":          {"CREATE OPERATOR app.= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = pg_catalog.int8eq, NEGATOR = OPERATOR(shop.<>))", "", "operator shop.<>(bigint,bigint)"},
+		"Commutator":       {"CREATE OPERATOR app.< (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = pg_catalog.int8lt, COMMUTATOR = OPERATOR(shop.>))", "", "operator shop.>(bigint,bigint)"},
 		"Constraint":       {"ALTER TABLE public.parents ADD CHECK (shop.text(id) <> '')", "", text},
 		"Index":            {"CREATE INDEX ON public.parents (shop.text(id))", "", text},
 		"Column":           {"ALTER TABLE public.parents ADD mood shop.mood", "", mood},
@@ -221,13 +224,17 @@ func TestProjection_PlantedBelow(t *testing.T) {
 				CREATE FUNCTION shop.text(bigint) RETURNS text IMMUTABLE LANGUAGE sql RETURN '1';
 				CREATE FUNCTION shop.json(anyenum) RETURNS json IMMUTABLE LANGUAGE sql AS 'SELECT NULL::json';
 				CREATE FUNCTION shop.tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
+				CREATE OPERATOR shop.<> (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = int8ne);
+				CREATE OPERATOR shop.> (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = int8gt);
 				CREATE TYPE shop.mood AS ENUM ('good');
 				CREATE TABLE shop.things (n bigint);
 				GRANT SELECT ON shop.things TO PUBLIC`)
 			if c.planted != "" {
 				p.asShop(t, c.planted)
 			}
+			p.as(t, "", "GRANT {shop} TO {owner}") // who may link an operator to shop's
 			p.as(t, "owner", c.owned)
+			p.as(t, "", "REVOKE {shop} FROM {owner}")
 			found := p.refused(t, "relay", "to_jsonb(e.id)")
 			if c.want == "" {
 				if len(found) > 0 {

@@ -36,26 +36,60 @@ func TestProjection_Unparsed(t *testing.T) {
 			for _, change := range []string{"", "REVOKE CREATE ON SCHEMA public, app FROM {shop}", "ALTER ROLE {shop} NOLOGIN"} {
 				p.as(t, "", change)
 				for _, role := range []string{"relay", "superuser"} {
-					b := p.open(t, p.urls[role], c.payload)
-					seen := func(what string, err error) {
-						t.Helper()
-						if err == nil || strings.Contains(err.Error(), "planted code ran") {
-							t.Errorf("%s as %s, after %q: %v", what, role, change, err)
-						}
-					}
-					seen("check", b.Check(t.Context()))
-					for _, f := range b.Diagnose(t.Context()) {
-						if strings.Contains(f.Text, "planted code ran") {
-							t.Errorf("doctor as %s, after %q: %s", role, change, f.Text)
-						}
-					}
-					_, err := b.Peek(t.Context(), 5)
-					seen("preview", err)
-					_, err = b.Claim(t.Context(), 5, lease)
-					seen("claim", err)
-					check(t, b.Close())
+					p.runsNothing(t, role, change, c.payload)
 				}
 			}
 		})
 	}
+}
+
+// TestProjection_UnparsedBelow: neither does it run such code of a schema that is not searched, which something of a trusted role refers to.
+func TestProjection_UnparsedBelow(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct{ owned, payload string }{
+		"Statistics": {
+			"CREATE TABLE app.things (n bigint); GRANT SELECT ON app.things TO PUBLIC; CREATE STATISTICS app.counts ON (shop.planted('x'::text)) FROM app.things",
+			"(SELECT to_jsonb(t) FROM app.things t WHERE t.n = e.id)", // the planner folds the constant
+		},
+		"Negator": {
+			"CREATE OPERATOR app.= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = int8eq, NEGATOR = OPERATOR(shop.<>)); ALTER OPERATOR app.= (bigint, bigint) OWNER TO {owner}",
+			"to_jsonb(NOT (e.id OPERATOR(app.=) 1::bigint))", // the planner makes a <> of it
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlanting(t)
+			p.as(t, "", "CREATE SCHEMA shop AUTHORIZATION {shop}; GRANT USAGE ON SCHEMA shop TO PUBLIC")
+			p.as(t, "shop", "CREATE FUNCTION shop.planted(anyelement) RETURNS text LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RAISE 'planted code ran as %', current_user; END $$; "+
+				"CREATE FUNCTION shop.planted(bigint, bigint) RETURNS boolean LANGUAGE plpgsql IMMUTABLE AS $$ BEGIN RAISE 'planted code ran as %', current_user; END $$; "+
+				"CREATE OPERATOR shop.<> (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = shop.planted)")
+			p.as(t, "", c.owned)
+			for _, role := range []string{"relay", "superuser"} {
+				p.runsNothing(t, role, "", c.payload)
+			}
+		})
+	}
+}
+
+// runsNothing reports a projection of this payload that is not refused, or that runs planted code before it is.
+func (p *planting) runsNothing(t *testing.T, role, change, payload string) {
+	t.Helper()
+	b := p.open(t, p.urls[role], payload)
+	seen := func(what string, err error) {
+		t.Helper()
+		if err == nil || strings.Contains(err.Error(), "planted code ran") {
+			t.Errorf("%s as %s, after %q: %v", what, role, change, err)
+		}
+	}
+	seen("check", b.Check(t.Context()))
+	for _, f := range b.Diagnose(t.Context()) {
+		if strings.Contains(f.Text, "planted code ran") {
+			t.Errorf("doctor as %s, after %q: %s", role, change, f.Text)
+		}
+	}
+	_, err := b.Peek(t.Context(), 5)
+	seen("preview", err)
+	_, err = b.Claim(t.Context(), 5, lease)
+	seen("claim", err)
+	check(t, b.Close())
 }

@@ -1,5 +1,5 @@
 -- Objects whose owners are not trusted. $1: the relay's relations; $2: its functions; $3: those of $1 whose
--- triggers, rules, defaults, policies, constraints and indexes are examined; $4: relations whose owners are trusted.
+-- triggers, rules, defaults, policies, constraints, indexes and statistics are examined; $4: relations whose owners are trusted.
 -- A superuser counts as a member of every role, so only another role's memberships say anything.
 WITH trusted AS (
   SELECT r.oid FROM pg_roles r, pg_roles me
@@ -16,6 +16,7 @@ WITH trusted AS (
   UNION ALL SELECT 'pg_policy'::regclass, oid, polrelid FROM pg_policy
   UNION ALL SELECT 'pg_constraint'::regclass, oid, conrelid FROM pg_constraint
   UNION ALL SELECT 'pg_class'::regclass, indexrelid, indrelid FROM pg_index
+  UNION ALL SELECT 'pg_statistic_ext'::regclass, oid, stxrelid FROM pg_statistic_ext
 ), found(rank, object, verb, owner, schema_owner) AS (
   SELECT 1, CASE relkind WHEN 'S' THEN 'sequence ' WHEN 'v' THEN 'view ' WHEN 'm' THEN 'materialized view ' WHEN 'f' THEN 'foreign table ' ELSE 'table ' END || name,
          'belongs', relowner, nspowner

@@ -24,7 +24,9 @@ WITH RECURSIVE event AS (
   UNION ALL SELECT 'pg_type'::regclass, y.oid, typowner, typnamespace FROM pg_type y LEFT JOIN pg_class c ON c.oid = typrelid
             WHERE typelem = 0 AND coalesce(c.relkind, 'c') = 'c' -- no array, and no row of a table
   UNION ALL SELECT 'pg_class'::regclass, oid, relowner, relnamespace FROM pg_class WHERE relkind IN ('r', 'p', 'v', 'm', 'f')
-), reached(class, oid) AS ( -- what is there, and what that uses: views, policies, constraints, indexes, types of columns, parsed bodies, and so on
+), reached(class, oid) AS ( -- what is there, and what that uses: views, policies, constraints, indexes, statistics, types of columns, parsed bodies, and so on
+  -- Only superusers make what is not followed: base types, operator classes, support functions and estimators, access methods, languages, transforms, conversions,
+  -- wrappers of foreign data, text search parsers and templates, and event triggers. Collations, text search dictionaries, foreign servers and bounds are data.
   SELECT class, oid FROM objects WHERE schema IN (SELECT oid FROM searched) AND oid >= 16384 -- those of initdb use each other only
   UNION
   SELECT next.class, next.oid FROM reached r CROSS JOIN LATERAL (
@@ -34,9 +36,12 @@ WITH RECURSIVE event AS (
     UNION ALL SELECT 'pg_policy'::regclass, p.oid FROM pg_policy p WHERE r.class = 'pg_class'::regclass AND polrelid = r.oid
     UNION ALL SELECT 'pg_class'::regclass, inhrelid FROM pg_inherits WHERE r.class = 'pg_class'::regclass AND inhparent = r.oid
     UNION ALL SELECT 'pg_class'::regclass, indexrelid FROM pg_index WHERE r.class = 'pg_class'::regclass AND indrelid = r.oid
+    UNION ALL SELECT 'pg_statistic_ext'::regclass, s.oid FROM pg_statistic_ext s WHERE r.class = 'pg_class'::regclass AND stxrelid = r.oid
     UNION ALL SELECT 'pg_constraint'::regclass, c.oid FROM pg_constraint c WHERE r.class = 'pg_class'::regclass AND conrelid = r.oid AND contype = 'c'
     UNION ALL SELECT 'pg_constraint'::regclass, c.oid FROM pg_constraint c WHERE r.class = 'pg_type'::regclass AND contypid = r.oid
-    UNION ALL SELECT 'pg_class'::regclass, typrelid FROM pg_type y WHERE r.class = 'pg_type'::regclass AND y.oid = r.oid AND typrelid <> 0
+    -- the planner replaces an operator by these
+    UNION ALL SELECT 'pg_operator'::regclass, unnest(ARRAY[oprcom, oprnegate]) FROM pg_operator o WHERE r.class = 'pg_operator'::regclass AND o.oid = r.oid
+    UNION ALL SELECT 'pg_class'::regclass, typrelid FROM pg_type y WHERE r.class = 'pg_type'::regclass AND y.oid = r.oid
   ) next(class, oid)
 ), types AS MATERIALIZED (
   SELECT oid FROM reached WHERE class = 'pg_type'::regclass UNION SELECT oid FROM pg_type WHERE oid < 16384
