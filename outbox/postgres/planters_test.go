@@ -112,6 +112,7 @@ func TestProjection_PlantedBefore(t *testing.T) {
 		"Domain":        {"CREATE DOMAIN public.label AS text CHECK (VALUE <> '')", "type public.label", false},
 		"DomainOfArray": {"CREATE DOMAIN public.labels AS text[] CHECK (VALUE <> '{}')", "type public.labels", false},
 		"Composite":     {"CREATE TYPE public.pair AS (a int, b int)", "type public.pair", false},
+		"Range":         {"CREATE TYPE public.span AS RANGE (SUBTYPE = date)", "type public.span", false}, // its multirange keeps the first owner
 		"View":          {"CREATE VIEW public.things AS SELECT 1 AS n", "view public.things", false},
 		"Materialized":  {"CREATE MATERIALIZED VIEW public.things AS SELECT 1 AS n", "materialized view public.things", false},
 		"Table":         {"CREATE TABLE public.things (n int)", "table public.things", false},
@@ -208,6 +209,10 @@ func TestProjection_PlantedBelow(t *testing.T) {
 		"Child":            {"CREATE TABLE app.more () INHERITS (public.parents); CREATE INDEX ON app.more (shop.text(id)); CREATE SCHEMA far; ALTER TABLE app.more SET SCHEMA far", "", text},
 		"Argument":         {"CREATE FUNCTION app.content(shop.mood) RETURNS int LANGUAGE sql RETURN 1", "", mood},
 		"CastOfOwnersType": {"CREATE TYPE app.mood AS ENUM ('good'); CREATE CAST (app.mood AS json) WITH FUNCTION shop.json(anyenum)", "", "function shop.json(pg_catalog.anyenum)"},
+		"CastOfRow":        {"CREATE CAST (public.parents AS text) WITH FUNCTION shop.as_text(anyelement)", "", "function shop.as_text(pg_catalog.anyelement)"},
+		"CastOfRows":       {"CREATE CAST (public.parents[] AS text) WITH FUNCTION shop.as_text(anyelement)", "", "function shop.as_text(pg_catalog.anyelement)"},
+		"CastOfArray":      {"CREATE TYPE app.kind AS ENUM ('one'); CREATE CAST (app.kind[] AS text) WITH FUNCTION shop.as_text(anyelement)", "", "function shop.as_text(pg_catalog.anyelement)"},
+		"CastOfMultirange": {"CREATE SCHEMA far; CREATE TYPE far.span AS RANGE (SUBTYPE = date, MULTIRANGE_TYPE_NAME = far.multispan); ALTER TABLE public.parents ADD span far.span; CREATE CAST (far.multispan AS text) WITH FUNCTION shop.as_text(anyelement)", "", "function shop.as_text(pg_catalog.anyelement)"},
 		"TextBody":         {content + "LANGUAGE plpgsql AS $$ BEGIN RETURN to_jsonb($1); END $$", public, "function public.to_jsonb(bigint)"},
 		"ViewInPath":       {"CREATE VIEW app.contents AS SELECT to_jsonb(id) FROM public.parents", public, "function public.to_jsonb(bigint)"},
 		"TextBodyOnly":     {content + "LANGUAGE plpgsql AS $$ BEGIN RETURN to_jsonb($1); END $$", "", ""},
@@ -222,6 +227,7 @@ func TestProjection_PlantedBelow(t *testing.T) {
 			p.as(t, "", "CREATE SCHEMA shop AUTHORIZATION {shop}; GRANT USAGE ON SCHEMA shop TO PUBLIC; ALTER ROLE {relay} SET search_path = public, app; GRANT CREATE ON SCHEMA public TO {owner}; GRANT CREATE ON DATABASE {database} TO {owner}; GRANT {owner} TO {other}")
 			p.as(t, "shop", `
 				CREATE FUNCTION shop.text(bigint) RETURNS text IMMUTABLE LANGUAGE sql RETURN '1';
+				CREATE FUNCTION shop.as_text(anyelement) RETURNS text IMMUTABLE LANGUAGE sql AS 'SELECT NULL::text';
 				CREATE FUNCTION shop.json(anyenum) RETURNS json IMMUTABLE LANGUAGE sql AS 'SELECT NULL::json';
 				CREATE FUNCTION shop.tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$;
 				CREATE OPERATOR shop.<> (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = int8ne);

@@ -51,6 +51,8 @@ func TestProjection_UnparsedBelow(t *testing.T) {
 			"CREATE TABLE app.things (n bigint); GRANT SELECT ON app.things TO PUBLIC; CREATE STATISTICS app.counts ON (shop.planted('x'::text)) FROM app.things",
 			"(SELECT to_jsonb(t) FROM app.things t WHERE t.n = e.id)", // the planner folds the constant
 		},
+		"CastOfRow":  {"CREATE CAST (parents AS text) WITH FUNCTION shop.planted(anyelement)", "(SELECT to_jsonb(p::text) FROM parents p WHERE p.id = e.id)"},
+		"CastOfRows": {"CREATE CAST (parents[] AS text) WITH FUNCTION shop.planted(anyelement)", "(SELECT to_jsonb(array_agg(p)::text) FROM parents p WHERE p.id = e.id)"},
 		"Negator": {
 			"CREATE OPERATOR app.= (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = int8eq, NEGATOR = OPERATOR(shop.<>)); ALTER OPERATOR app.= (bigint, bigint) OWNER TO {owner}",
 			"to_jsonb(NOT (e.id OPERATOR(app.=) 1::bigint))", // the planner makes a <> of it

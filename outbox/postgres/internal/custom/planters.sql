@@ -22,7 +22,7 @@ WITH RECURSIVE event AS (
   SELECT 'pg_proc'::regclass::oid, oid, proowner, pronamespace FROM pg_proc
   UNION ALL SELECT 'pg_operator'::regclass, oid, oprowner, oprnamespace FROM pg_operator
   UNION ALL SELECT 'pg_type'::regclass, y.oid, typowner, typnamespace FROM pg_type y LEFT JOIN pg_class c ON c.oid = typrelid
-            WHERE typelem = 0 AND coalesce(c.relkind, 'c') = 'c' -- no array, and no row of a table
+            WHERE typelem = 0 AND typtype <> 'm' AND coalesce(c.relkind, 'c') = 'c' -- no array, no multirange, and no row of a table: these run nothing of their own
   UNION ALL SELECT 'pg_class'::regclass, oid, relowner, relnamespace FROM pg_class WHERE relkind IN ('r', 'p', 'v', 'm', 'f')
 ), reached(class, oid) AS ( -- what is there, and what that uses: views, policies, constraints, indexes, statistics, types of columns, parsed bodies, and so on
   -- Only superusers make what is not followed: base types, operator classes, support functions and estimators, access methods, languages, transforms, conversions,
@@ -42,6 +42,10 @@ WITH RECURSIVE event AS (
     -- the planner replaces an operator by these
     UNION ALL SELECT 'pg_operator'::regclass, unnest(ARRAY[oprcom, oprnegate]) FROM pg_operator o WHERE r.class = 'pg_operator'::regclass AND o.oid = r.oid
     UNION ALL SELECT 'pg_class'::regclass, typrelid FROM pg_type y WHERE r.class = 'pg_type'::regclass AND y.oid = r.oid
+    -- casts from these types
+    UNION ALL SELECT 'pg_type'::regclass, reltype FROM pg_class c WHERE r.class = 'pg_class'::regclass AND c.oid = r.oid
+    UNION ALL SELECT 'pg_type'::regclass, typarray FROM pg_type y WHERE r.class = 'pg_type'::regclass AND y.oid = r.oid
+    UNION ALL SELECT 'pg_type'::regclass, rngmultitypid FROM pg_range WHERE r.class = 'pg_type'::regclass AND rngtypid = r.oid
   ) next(class, oid)
 ), types AS MATERIALIZED (
   SELECT oid FROM reached WHERE class = 'pg_type'::regclass UNION SELECT oid FROM pg_type WHERE oid < 16384
