@@ -93,6 +93,66 @@ func TestProjection_Creators(t *testing.T) {
 	}
 }
 
+// TestProjection_Literals: a name in a string literal, such as a topic, is not the name of a schema, unless a function may run the literal. What only looks
+// like a literal is none. What is refused here calls app.seen.
+func TestProjection_Literals(t *testing.T) {
+	t.Parallel()
+	const ends = ", true, true, '')"
+	for name, c := range map[string]struct {
+		payload string
+		refused bool
+	}{
+		"Topic":         {"to_jsonb('app.invoice.paid'::text)", false},
+		"Doubled":       {"to_jsonb('it''s app'::text || 'app')", false},
+		"Alone":         {"jsonb_build_object('app', 'app' /* it's */, 'name', e.name)", false},
+		"Class":         {"to_jsonb('app.seers'::regclass::text)", false},
+		"Call":          {"'app' || app.seen() || 'app'", true},
+		"QueryToXML":    {"query_to_xml('SELECT app.seen()'" + ends, true},
+		"TableToXML":    {"TABLE_TO_XML('app.seers'" + ends, true},
+		"SchemaToXML":   {"schema_to_xml_and_xmlschema('app'" + ends, true},
+		"Stat":          {"(SELECT count(*) FROM ts_stat('SELECT app.seen()::tsvector'))", true},
+		"Rewrite":       {"ts_rewrite('a & b'::tsquery, 'SELECT app.seen()::tsquery, ''c''::tsquery')", true},
+		"Domain":        {"(domain_in('x', 'app.label'::regtype, -1) IS NULL)", true},
+		"Record":        {"record_in('(x)', 'app.pair'::regtype, -1)", true},
+		"Array":         {"array_in('{x}', 'app.label'::regtype, -1)::text", true},
+		"Body":          {"fmgr_sql_validator('app.body'::regproc)", true},
+		"Function":      {"run('SELECT app.seen()')", true},
+		"FunctionBlank": {`"run it"('SELECT app.seen()')`, true},
+		"Path":          {"(SELECT min(unqualified()) FROM (SELECT set_config('search_path', 'app', false) OFFSET 0) s WHERE set_config <> '')", true},
+		"Escape":        {`E'\'' || app.seen() || E'\''`, true},
+		"Dollar":        {"$$'$$ || app.seen() || $$'$$", true},
+		"Tag":           {"$a$'$a$ || app.seen() || $a$'$a$", true},
+		"Comment":       {"'' /* ' */ || app.seen() /* ' */", true},
+		"CommentNested": {"'' /* /* */ ' */ || app.seen() /* /* */ ' */", true},
+		"CommentLine":   {"'' -- '\n || app.seen() -- '\n", true},
+		"CommentReturn": {"'' -- '\r || app.seen() -- '\r", true},
+		"Identifier":    {`(SELECT "'" || app.seen() || "'" FROM (SELECT ''::text AS "'") q)`, true},
+		"Unicode":       {`U&'\0027' || app.seen() || U&'\0027'`, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPlanting(t)
+			p.as(t, "", `GRANT CREATE ON SCHEMA app TO {shop};
+				CREATE FUNCTION public.run(text) RETURNS text LANGUAGE plpgsql AS $$ DECLARE found text; BEGIN EXECUTE $1 INTO found; RETURN found; END $$;
+				CREATE FUNCTION public."run it"(text) RETURNS text LANGUAGE sql RETURN public.run($1);
+				CREATE FUNCTION public.unqualified() RETURNS text LANGUAGE plpgsql AS $$ BEGIN RETURN seen(); END $$;
+				CREATE FUNCTION app.seen() RETURNS text LANGUAGE plpgsql AS $$ BEGIN RAISE 'app.seen was called'; END $$;
+				CREATE VIEW app.seers AS SELECT app.seen();
+				CREATE DOMAIN app.label AS text CHECK (VALUE <> app.seen());
+				CREATE TYPE app.pair AS (label app.label);
+				SET check_function_bodies = off; CREATE FUNCTION app.body() RETURNS app.label[] LANGUAGE sql AS $$ SELECT '{x}'::app.label[] $$; RESET check_function_bodies`)
+			_, err := p.pool.Exec(t.Context(), "SELECT "+c.payload+" FROM public.parents e")
+			if called := err != nil && strings.Contains(err.Error(), "app.seen was called"); called != c.refused || err != nil && !called {
+				t.Fatalf("called %t: %v", called, err)
+			}
+			found := p.refused(t, "relay", c.payload)
+			if refused := len(found) > 0 && strings.Contains(found[0].Text, p.named("{shop} has CREATE ON SCHEMA app")); refused != c.refused || !refused && len(found) > 0 {
+				t.Errorf("%+v", found)
+			}
+		})
+	}
+}
+
 // TestProjection_PlantedBefore: what a role that is not trusted made in a schema that is searched stays when it may create nothing any more, and cannot even log
 // in. The error names it, and each of its fixes works.
 func TestProjection_PlantedBefore(t *testing.T) {

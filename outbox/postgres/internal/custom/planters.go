@@ -12,7 +12,7 @@ import (
 // A projection runs with the relay's rights, and the server finds by name what it calls: a role that may create objects in a schema that is searched can plant
 // its own code there. Parsing a statement runs code already: a constant that is cast to a domain goes through the check of that domain. So who may plant, and
 // what is planted, is read from the catalog before the server sees any text of the projection. Nothing is concluded from that text, except which
-// schemas it may name.
+// schemas it may name, and whether it may run a literal.
 //
 //go:embed planters.sql
 var plantersSQL string
@@ -24,7 +24,7 @@ func checkPlanters(ctx context.Context, db *pg.DB, t Facts, project string, miss
 		schemas.Append([]byte(pg.Text(s)))
 	}
 	return db.RoundTrip(ctx, []pg.Step{pg.ReadTx(pg.BulkTimeout), { // it reads most of the catalog
-		SQL: plantersSQL, Args: []string{t.Table.Quoted, schemas.String(), project},
+		SQL: plantersSQL, Args: []string{t.Table.Quoted, schemas.String(), project, withoutLiterals(project)},
 		Row: func(v [][]byte) error {
 			planter{by: string(v[0]), kind: string(v[1]), object: string(v[2]), holder: string(v[3]), who: string(v[4]), heir: string(v[5])}.addTo(missing)
 			return nil
