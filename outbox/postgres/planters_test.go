@@ -42,6 +42,9 @@ func TestProjection_Creators(t *testing.T) {
 		"NamedOperator":    {"GRANT CREATE ON SCHEMA app TO {shop}", "e.name OPERATOR(app.||) e.name", "{shop} has CREATE ON SCHEMA app"},
 		"NamedWithBlank":   {`ALTER SCHEMA app RENAME TO "my ""app"; GRANT CREATE ON SCHEMA "my ""app" TO {shop}`, `"my ""app".content(e.id)`, `{shop} has CREATE ON SCHEMA "my ""app"`},
 		"EventTable":       {"GRANT CREATE ON SCHEMA public TO {shop}; ALTER ROLE {relay} SET search_path = app; ALTER DATABASE {database} SET search_path = app", "'1'", "{shop} has CREATE ON SCHEMA public"},
+		"NamedLines":       {"GRANT CREATE ON SCHEMA app TO {shop}", "\"app\"\n\t. content(e.id)", "{shop} has CREATE ON SCHEMA app"},
+		"Words":            {"CREATE SCHEMA payload AUTHORIZATION {shop}; CREATE SCHEMA id AUTHORIZATION {shop}; GRANT CREATE ON SCHEMA app TO {shop}", "e.name AS app, '1'", ""},
+		"WordsOfFunction":  {"CREATE SCHEMA payload AUTHORIZATION {shop}; CREATE FUNCTION public.own(text) RETURNS text LANGUAGE sql RETURN $1", "own('x') AS own, '1'", ""},
 		"NotSearched":      {"GRANT CREATE ON SCHEMA app TO {shop}", content, ""},
 		"NotNamed":         {"GRANT CREATE ON SCHEMA app TO {shop}", "to_jsonb('myapp.content'::text)", ""},
 		"NewSchema":        {"GRANT ALL ON DATABASE {database} TO {shop}", content, ""}, // see TestProjection_FixedPath

@@ -23,8 +23,9 @@ func checkPlanters(ctx context.Context, db *pg.DB, t Facts, project string, miss
 	for _, s := range t.Schemas {
 		schemas.Append([]byte(pg.Text(s)))
 	}
+	code, withLiterals := qualifiers(project)
 	return db.RoundTrip(ctx, []pg.Step{pg.ReadTx(pg.BulkTimeout), { // it reads most of the catalog
-		SQL: plantersSQL, Args: []string{t.Table.Quoted, schemas.String(), project, withoutLiterals(project)},
+		SQL: plantersSQL, Args: []string{t.Table.Quoted, schemas.String(), project, code, withLiterals},
 		Row: func(v [][]byte) error {
 			planter{by: string(v[0]), kind: string(v[1]), object: string(v[2]), holder: string(v[3]), who: string(v[4]), heir: string(v[5])}.addTo(missing)
 			return nil

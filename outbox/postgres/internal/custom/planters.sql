@@ -1,5 +1,5 @@
 -- Roles that could have a projection run their code. $1: the event table; $2: the schemas of the search path; $3: the text of the projection;
--- $4: the same without string literals, if PostgreSQL's own functions do not run them. It runs with pg.SearchPath.
+-- $4 and $5: the part of it that names schemas, without and with string literals. It runs with pg.SearchPath.
 WITH RECURSIVE event AS (
   SELECT c.relowner, n.nspowner, n.oid AS schema FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE c.oid = $1::regclass
 ), own(role) AS ( -- these can do as much without the projection
@@ -11,19 +11,19 @@ WITH RECURSIVE event AS (
   WHERE me.rolname = current_user
     AND (NOT me.rolsuper AND pg_has_role(me.oid, r.oid, 'MEMBER') OR EXISTS (SELECT FROM own WHERE pg_has_role(r.oid, own.role, 'MEMBER')))
 ), project(nr, text) AS ( -- the server may lower the letters of names by the rules of C, or by those of the database
-  VALUES (1, lower($4) || ' ' || lower($4 COLLATE "C")), (2, lower($3) || ' ' || lower($3 COLLATE "C"))
+  SELECT nr, lower(text) || ' ' || lower(text COLLATE "C") FROM (VALUES (0, $3), (1, $4), (2, $5)) v(nr, text)
 ), words AS MATERIALIZED ( -- the text has a name only between other characters than those of names, or escapes it
   SELECT nr, text, regexp_split_to_array(text, '[^\w$]+') AS names FROM project
 ), named(nr, schema) AS MATERIALIZED (
-  SELECT nr, n.oid FROM words, pg_namespace n
+  SELECT nr, n.oid FROM words JOIN pg_namespace n ON nr > 0
   WHERE n.oid = (SELECT schema FROM event) OR nspname = ANY ($2::name[])
      OR lower(nspname) = ANY (names)
      OR nspname ~ '[^\w$]' AND strpos(text, lower(replace(nspname, '"', '""'))) > 0
      OR $3 ~* 'u&"' AND nspname !~ '^pg_'
 ), calls(users) AS MATERIALIZED ( -- whether the projection may call a function that is not PostgreSQL's own, which may run a literal
   SELECT EXISTS (
-    SELECT FROM words JOIN named USING (nr) JOIN pg_proc ON pronamespace = schema
-    WHERE nr = 1 AND pg_proc.oid >= 16384 AND (lower(proname) = ANY (names) OR proname ~ '[^\w$]' AND strpos(text, lower(replace(proname, '"', '""'))) > 0))
+    SELECT FROM words JOIN named ON words.nr = 0 AND named.nr = 1 JOIN pg_proc ON pronamespace = schema
+    WHERE pg_proc.oid >= 16384 AND (lower(proname) = ANY (names) OR proname ~ '[^\w$]' AND strpos(text, lower(replace(proname, '"', '""'))) > 0))
 ), searched AS MATERIALIZED (
   SELECT oid, nspowner, nspacl FROM pg_namespace WHERE oid IN (SELECT schema FROM named, calls WHERE nr = 1 OR users)
 ), objects(class, oid, owner, schema) AS NOT MATERIALIZED (
