@@ -169,8 +169,8 @@ func (p *policy) retry(l *buffer.Lease, one part) buffer.Outcome {
 	}
 	o.Outages = l.Outages + 1
 	o.After, o.Address = p.backoff.After(o.Outages), &one.verdict.address
-	if one.verdict.retryAfter > 0 {
-		o.After, o.Address = max(o.After, one.verdict.retryAfter), nil
+	if one.verdict.retryAfter > 0 { // the sink knows better than a backoff that an outage has raised
+		o.After, o.Address = one.verdict.retryAfter, nil
 	}
 	return o
 }

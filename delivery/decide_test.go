@@ -108,6 +108,18 @@ func TestDecide_ObeysRetryAfter(t *testing.T) {
 	}
 }
 
+// A sink that says when to come back ends the backoff that earlier outages of the batch have raised.
+func TestDecide_RetryAfterOfAnOutage(t *testing.T) {
+	t.Parallel()
+	b := newHarness(nil)
+	b.answer(&sink.UnavailableError{Err: errDown, RetryAfter: 15 * time.Second})
+	batch := batchOf(3)
+	batch.Outages = 20
+	if putBack, dueIn, err := b.work(t, batch); !putBack || dueIn != 15*time.Second || err != nil {
+		t.Errorf("put back %v for %v, %v; want 15s", putBack, dueIn, err)
+	}
+}
+
 // For every answer of the sink: each event is in exactly one outcome, only accepted events count as
 // delivered, only rejected ones are buried, no outage counts as an attempt, and the events of a
 // group_id never change.
