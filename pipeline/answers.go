@@ -10,9 +10,8 @@ import (
 
 // answers shows what the sink says of its answers. It is safe for concurrent use.
 type answers struct {
-	mu     sync.Mutex
-	now    []string
-	logged []string
+	mu  sync.Mutex
+	now []string
 }
 
 // noticeAnswers logs each new notice of the sink once, and shows those that hold.
@@ -28,13 +27,12 @@ func (p *Pipeline) noticeAnswers() {
 	if slices.Equal(now, a.now) {
 		return
 	}
-	a.now = now
 	for _, text := range now {
-		if !slices.Contains(a.logged, text) {
-			a.logged = append(a.logged, text)
+		if !slices.Contains(a.now, text) {
 			p.config.Log.Warn("the sink " + text)
 		}
 	}
+	a.now = now
 	text := strings.Join(now, "; ")
 	if text != "" {
 		text = "the sink " + text

@@ -14,21 +14,28 @@ const noticeFor = time.Hour
 
 // odd remembers answers that decide what happens to events although they look wrong. It is safe for concurrent use.
 type odd struct {
-	mu   sync.Mutex
-	page int // the status of the last answer that is a success, if it was a page for people; otherwise 0
+	mu sync.Mutex
+	// pages counts the events that were answered with a success that is a page for people, the last time at pageAt; pageOf says which was the first, and page all of this.
+	pages  int
+	pageOf string
+	page   string
+	pageAt time.Time
 	// halvedAt is when a batch was last answered with 422.
 	halvedAt time.Time
 }
 
-// add counts an answer to that many events which no program reads.
-func (o *odd) add(r *response, events int) {
+// add takes an answer to that many events, the first of which has this id. No program reads it.
+func (o *odd) add(r *response, events int, first string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
 	case isSuccess(r.status) && r.isPage:
-		o.page = r.status
-	case isSuccess(r.status):
-		o.page = 0
+		if time.Since(o.pageAt) > noticeFor {
+			o.pages, o.pageOf = 0, fmt.Sprintf("%s at %s UTC", first, time.Now().UTC().Format(time.TimeOnly))
+		}
+		o.pages += events
+		o.page = fmt.Sprintf("answers %d with text/html: is the URL right? The events count as delivered: %d so far, first that with id %s; see docs/http.md#pages", r.status, o.pages, o.pageOf)
+		o.pageAt = time.Now()
 	case r.status == http.StatusUnprocessableEntity && events > 1:
 		o.halvedAt = time.Now()
 	}
@@ -39,8 +46,8 @@ func (s *Sink) Notices() (texts []string) {
 	o := &s.odd
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.page != 0 {
-		texts = append(texts, fmt.Sprintf("answers %d with text/html: is the URL right? The events count as delivered", o.page))
+	if !o.pageAt.IsZero() && time.Since(o.pageAt) < noticeFor {
+		texts = append(texts, o.page)
 	}
 	if !o.halvedAt.IsZero() && time.Since(o.halvedAt) < noticeFor {
 		texts = append(texts, "answers 422 and no results program says which events failed: the relay halves the batch, and sends its good events again; see docs/http.md#results")

@@ -11,7 +11,7 @@ func TestNotices_End(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		s := &Sink{}
-		s.odd.add(&response{status: 422}, 2)
+		s.odd.add(&response{status: 422}, 2, "1")
 		<-time.After(noticeFor - time.Second)
 		if len(s.Notices()) != 1 {
 			t.Error("it ends too early")

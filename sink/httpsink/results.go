@@ -38,7 +38,7 @@ func (s *Sink) readResponse(ctx context.Context, resp *http.Response, r *request
 	if outage, _ := s.cfg.classify(resp.StatusCode); s.results == nil || outage {
 		read := s.redactor.read(resp)
 		if s.results == nil && !outage {
-			s.odd.add(&read, len(r.indexes))
+			s.odd.add(&read, len(r.indexes), string(b.Events[r.indexes[0]].AppendIdentity(nil)))
 		}
 		return nil, read.classify(s.cfg, b)
 	}
