@@ -175,7 +175,7 @@ func NewPipelineReport(
 		suspects = &SuspectsReport{Batches: s.Suspects, OldestSeconds: s.OldestSuspect.Round(time.Millisecond).Seconds()}
 	}
 	var problems []string
-	for _, f := range s.SinkFindings {
+	for _, f := range append(Unserved(&s, sinks), s.SinkFindings...) {
 		problems = append(problems, redact(f.Subject+": "+f.Text+". "+f.Fix))
 	}
 	state := ""

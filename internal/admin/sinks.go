@@ -43,6 +43,9 @@ func sinkReports(configured []string, all []buffer.SinkStatus, of *buffer.Status
 			Name: s.Name, State: sinkState(s, slices.Contains(configured, s.Name), relays), Deliveries: deliveries(relays, func(sink string) bool { return sink == s.Name }), Pending: s.Pending, OldestPendingSeconds: oldestSeconds(s.OldestPending, s.AgeUnknown),
 			Batches: Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered}, Dead: s.Dead, Waits: waitReports(s.Waits, tries(relays, s.Name), redact),
 		}
+		if unserved(s, of, configured) {
+			one.Waits = nil // why they waited while a relay sent them
+		}
 		one.Pausable = s.Name != buffer.Unrouted && !s.Dropped
 		if paused := pausedState(of.Pauses, s.Name); paused != "" && one.Pausable {
 			one.State = paused

@@ -230,10 +230,13 @@ func diagnoseRelays(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (f
 	for i := range gone {
 		findings = append(findings, buffer.Finding{
 			Level: buffer.LevelWarning, Subject: about, Text: admin.GoneText(&gone[i]),
-			Fix: "find out why it ended: its log, memory limits, a crash of the host. Other relays take its batches over when their leases end",
+			Fix: "find out why it ended: its log, memory limits, a crash of the host. " + map[bool]string{true: "The next relay takes", false: "Other relays take"}[running == 0] + " its batches over when their leases end",
 		})
 	}
+	findings = append(findings, admin.Unserved(&status, sinkNames(p))...)
 	switch {
+	case running == 0 && len(gone) > 0 && status.Pending > 0: // nobody stopped them
+		findings = append(findings, buffer.Finding{Level: buffer.LevelError, Subject: about, Text: "none runs, and events wait", Fix: "relay run -c relay.yaml"})
 	case running == 0:
 		findings = append(findings, buffer.Finding{Subject: about, Text: "none runs"})
 	case notReady == nil:
