@@ -12,7 +12,7 @@ import (
 // all of it, as SQL: the statements that a fix names.
 var (
 	fixOfSchema = regexp.MustCompile(`^(REVOKE CREATE ON SCHEMA .+ FROM \S+|ALTER SCHEMA .+ OWNER TO \S+)$`)
-	fixOfObject = regexp.MustCompile(`^(DROP .*); or look at it and, if it is meant, (ALTER .* OWNER TO \S+)$`)
+	fixOfObject = regexp.MustCompile(`^(?:(DROP .*); or )?look at it(?: and,|;) if it is meant, (ALTER .* OWNER TO [^;\s]+)(?:; if it is another application's, .*)?$`)
 )
 
 // TestProjection_Creators: a projection is refused, as a superuser and as a role with few privileges, while a role that is not trusted could create what it
@@ -222,13 +222,15 @@ func TestProjection_PlantedBefore(t *testing.T) {
 			if fix == nil || c.others {
 				return
 			}
-			p.as(t, "", fix[1])
-			for _, role := range roles {
-				if again := p.refused(t, role, payload); len(again) > 0 {
-					t.Errorf("as %s, after %s: %+v", role, fix[1], again)
+			if fix[1] != "" { // nobody is told to drop a table or a view
+				p.as(t, "", fix[1])
+				for _, role := range roles {
+					if again := p.refused(t, role, payload); len(again) > 0 {
+						t.Errorf("as %s, after %s: %+v", role, fix[1], again)
+					}
 				}
+				plant()
 			}
-			plant()
 			p.as(t, "", fix[2])
 			for _, role := range roles {
 				if again := p.refused(t, role, payload); len(again) > 0 {
@@ -297,6 +299,8 @@ func TestProjection_PlantedBelow(t *testing.T) {
 				CREATE OPERATOR shop.> (LEFTARG = bigint, RIGHTARG = bigint, FUNCTION = int8gt);
 				CREATE TYPE shop.mood AS ENUM ('good');
 				CREATE TABLE shop.things (n bigint);
+				CREATE TABLE shop.unused (n bigint PRIMARY KEY CHECK (shop.text(n) <> ''));
+				CREATE DOMAIN shop.unused_label AS bigint CHECK (shop.text(VALUE) <> '');
 				GRANT SELECT ON shop.things TO PUBLIC`)
 			if c.planted != "" {
 				p.asShop(t, c.planted)

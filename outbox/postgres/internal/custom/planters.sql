@@ -55,6 +55,7 @@ WITH RECURSIVE event AS (
     UNION ALL SELECT 'pg_type'::regclass, typarray FROM pg_type y WHERE r.class = 'pg_type'::regclass AND y.oid = r.oid
     UNION ALL SELECT 'pg_type'::regclass, rngmultitypid FROM pg_range WHERE r.class = 'pg_type'::regclass AND rngtypid = r.oid
   ) next(class, oid)
+  WHERE next.oid <> 0 -- for none, such as the array of an array
 ), types AS MATERIALIZED (
   SELECT oid FROM reached WHERE class = 'pg_type'::regclass UNION SELECT oid FROM pg_type WHERE oid < 16384
 ), dangers(nr, by, class, oid, holder) AS (
