@@ -53,7 +53,11 @@ func (p planter) addTo(missing *catalog.Findings) {
 		missing.Add("source.project looks names up in schema "+p.object+", and "+p.who+" can create there what it calls"+rights+": "+p.holder+" has "+privilege,
 			"REVOKE "+privilege+" FROM "+p.holder)
 	default:
+		fix := "DROP " + strings.ToUpper(p.kind) + " " + p.object + "; or look at it and, if it is meant, " + alter
+		if strings.HasSuffix(p.kind, "table") || strings.HasSuffix(p.kind, "view") { // it may be another application's, with its data
+			fix = "look at it; if it is meant, " + alter + "; if it is another application's, leave its schema out of the search_path of the relay's role (docs/tables.md#whose-code-a-projection-runs)"
+		}
 		missing.Add("source.project can reach "+p.kind+" "+p.object+", which belongs to "+p.holder+": code of "+p.who+" would run with the relay's rights",
-			"DROP "+strings.ToUpper(p.kind)+" "+p.object+"; or look at it and, if it is meant, "+alter)
+			fix)
 	}
 }
