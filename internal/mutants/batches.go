@@ -3,6 +3,13 @@ package main
 // batchMutants are about what becomes of a batch: leases, settles, sizes, outcomes.
 var batchMutants = []mutant{
 	{
+		name: "a Retry-After waits for the backoff of an outage",
+		file: "delivery/decide.go",
+		old:  "o.After, o.Address = one.verdict.retryAfter, nil",
+		new:  "o.After, o.Address = max(o.After, one.verdict.retryAfter), nil",
+		pkg:  "./delivery", test: "TestDecide_RetryAfterOfAnOutage",
+	},
+	{
 		name: "a replay on SQLite puts back a time of 24:30 as 00:30",
 		file: "outbox/sqlite/replay.go",
 		old:  "substr(created_at, 12, 2) || ' hours'",
@@ -490,8 +497,8 @@ var batchMutants = []mutant{
 	{
 		name: "Retry-After may be cut short",
 		file: "delivery/decide.go",
-		old:  "o.After, o.Address = max(o.After, one.verdict.retryAfter), nil",
-		new:  "o.After = max(o.After, one.verdict.retryAfter)",
+		old:  "o.After, o.Address = one.verdict.retryAfter, nil",
+		new:  "o.After = one.verdict.retryAfter",
 		pkg:  "./delivery", test: "TestDecide_ObeysRetryAfter",
 	},
 	{
