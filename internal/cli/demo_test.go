@@ -122,18 +122,18 @@ func wantEmpty(t *testing.T, dir string) {
 	}
 }
 
-// The address of the console is printed, and what fails is seen there: 7070 may be taken.
+// The address of the console is printed, and what fails is seen there: 7071 may be taken.
 func TestDemo_Console(t *testing.T) {
 	t.Parallel()
 	var listen net.ListenConfig
-	if l, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:7070"); err == nil {
+	if l, err := listen.Listen(t.Context(), "tcp", "127.0.0.1:7071"); err == nil {
 		t.Cleanup(func() { testkit.NoError(t, l.Close()) })
 	}
 	r := start(t, []string{"TMPDIR=" + t.TempDir()}, "demo")
 	r.waitForLog("Watch it in a browser: ")
 	found := regexp.MustCompile(`Watch it in a browser: (http://127\.0\.0\.1:70\d\d/)\n`).FindStringSubmatch(r.stderr.String())
-	if found == nil || found[1] == "http://127.0.0.1:7070/" {
-		t.Fatalf("the console is at %v, and port 7070 is taken", found)
+	if found == nil || found[1] == "http://127.0.0.1:7071/" {
+		t.Fatalf("the console is at %v, and port 7071 is taken", found)
 	}
 	for _, want := range []string{"Everything works.", "sink unavailable", "1 dead letter"} {
 		testkit.Eventually(t, func() error {

@@ -7,11 +7,11 @@ import (
 	"strconv"
 )
 
-// consolePort is the first port that the console is tried on, consolePorts how many are tried. They are below those that systems give to
+// consolePort is the first port that the console is tried on, consolePorts how many are tried. The first is not the default of relay run, which may run beside the demo. They are below those that systems give to
 // outgoing connections, so that the port is still free when the relay starts again after its kill.
 const (
-	consolePort  = 7070
-	consolePorts = 30
+	consolePort  = 7071
+	consolePorts = 29
 )
 
 // consoleAddress returns a loopback address whose port is free, "" if there is none.
