@@ -3,6 +3,7 @@ package delivery
 import (
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -169,11 +170,15 @@ func (p *policy) retry(l *buffer.Lease, one part) buffer.Outcome {
 	}
 	o.Outages = l.Outages + 1
 	o.After, o.Address = p.backoff.After(o.Outages), &one.verdict.address
-	if one.verdict.retryAfter > 0 { // the sink knows better than a backoff that an outage has raised
-		o.After, o.Address = one.verdict.retryAfter, nil
+	if one.verdict.retryAfter > 0 {
+		o.After, o.Address = max(one.verdict.retryAfter, min(o.After, maxAfterAsked)), nil
 	}
 	return o
 }
+
+// maxAfterAsked bounds the backoff of a batch whose sink said when to come back: an earlier outage may have raised it to many minutes. A sink that asks for
+// a moment again and again, such as for one tenant, is not asked each time.
+const maxAfterAsked = 30 * time.Second
 
 // maybeSent reports whether an earlier owner of the batch did not finish it, and may have sent it.
 func maybeSent(l *buffer.Lease) bool { return l.UnfinishedLeases > 1 }

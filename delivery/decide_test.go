@@ -108,15 +108,17 @@ func TestDecide_ObeysRetryAfter(t *testing.T) {
 	}
 }
 
-// A sink that says when to come back ends the backoff that earlier outages of the batch have raised.
+// A sink that says when to come back bounds the backoff that earlier outages of the batch have raised. One that does so again and again is asked less often.
 func TestDecide_RetryAfterOfAnOutage(t *testing.T) {
 	t.Parallel()
-	b := newHarness(nil)
-	b.answer(&sink.UnavailableError{Err: errDown, RetryAfter: 15 * time.Second})
-	batch := batchOf(3)
-	batch.Outages = 20
-	if putBack, dueIn, err := b.work(t, batch); !putBack || dueIn != 15*time.Second || err != nil {
-		t.Errorf("put back %v for %v, %v; want 15s", putBack, dueIn, err)
+	for asked, want := range map[time.Duration]time.Duration{time.Second: 30 * time.Second, 15 * time.Second: 30 * time.Second, time.Minute: time.Minute} {
+		b := newHarness(nil)
+		b.answer(&sink.UnavailableError{Err: errDown, RetryAfter: asked})
+		batch := batchOf(3)
+		batch.Outages = 20
+		if putBack, dueIn, err := b.work(t, batch); !putBack || dueIn > want || dueIn < want/2 || err != nil {
+			t.Errorf("asked for %v: put back %v for %v, %v; want %v", asked, putBack, dueIn, err, want)
+		}
 	}
 }
 
