@@ -69,7 +69,9 @@ func (s *Console) tryIt(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	get := func(name string) string { return strings.TrimSpace(r.Form.Get(name)) }
-	d := tryData{tryForm: tryForm{get("pipeline"), get("sink"), get("dead"), get("pasted"), get("status"), get("body")}, Asked: r.Form.Get("show") != "", Hidden: s.config.HidePayloads}
+	// A link runs no program on what it brings: only a request that is safe against others' pages, of a user who may change something, does.
+	posted := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
+	d := tryData{tryForm: tryForm{get("pipeline"), get("sink"), get("dead"), posted("pasted"), posted("status"), posted("body")}, Asked: r.Form.Get("show") != "", Hidden: s.config.HidePayloads}
 	for _, p := range s.config.Previews {
 		d.Names = append(d.Names, p.Name())
 		d.Sinks = append(d.Sinks, p.Sinks()...)

@@ -170,6 +170,9 @@ func TestTry_Hidden(t *testing.T) {
 	if got := post(t, s.url+"/try", pasted, bearerToken); got.StatusCode != http.StatusOK || !strings.Contains(got.body, "POST http://127.0.0.1") {
 		t.Errorf("a pasted event answers %d %s", got.StatusCode, got.body)
 	}
+	if got := get(t, s.url+"/try?"+pasted.Encode(), bearer(wallToken)); strings.Contains(got.body, "mine") {
+		t.Errorf("a link with a pasted event answers %s", got.body)
+	}
 	if got := post(t, s.url+"/try", pasted, bearer(wallToken)); got.StatusCode != http.StatusForbidden {
 		t.Errorf("a pasted event of a read-only user answers %d", got.StatusCode)
 	}
