@@ -137,7 +137,7 @@ func (g *Guard) Begin(w http.ResponseWriter, u User, secure bool) {
 	http.SetCookie(w, &http.Cookie{Name: cookie, Value: value, MaxAge: int(SessionLasts.Seconds()), HttpOnly: true, Secure: secure, SameSite: http.SameSiteStrictMode})
 }
 
-// End ends the session of a request: in the browser, and in this process for whoever has its cookie.
+// End ends the session of a request: in the browser, and in this process also for a copy of its cookie.
 func (g *Guard) End(w http.ResponseWriter, r *http.Request) {
 	for s := range g.sessions(r) {
 		g.ended.add(s)

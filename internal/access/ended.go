@@ -11,7 +11,7 @@ type endedSessions struct {
 	by map[string]time.Time // when it would have ended, by id
 }
 
-// maxEnded bounds the memory. Whoever ends more sessions than that within SessionLasts has a token, and began them.
+// maxEnded bounds the memory. Only a user with a token can end more sessions than that within SessionLasts.
 const maxEnded = 10_000
 
 func (e *endedSessions) add(s session) {

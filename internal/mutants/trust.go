@@ -129,7 +129,7 @@ var trustMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestProjection_Literals/Escape",
 	},
 	{
-		name: "the first table of the search path is taken, whoever owns it",
+		name: "the first table of the search path is taken, also of an untrusted owner",
 		file: "outbox/postgres/internal/catalog/onpath.sql",
 		old:  "WHERE NOT first.trusted AND",
 		new:  "WHERE false AND",

@@ -61,15 +61,21 @@ type Source interface {
 	Diagnose(ctx context.Context) []buffer.Finding
 }
 
+// previewerOf returns what prepares the requests of a sink, and the topics that it takes.
+func previewerOf(s config.RuntimeSink) (previewer sink.Previewer, patterns buffer.Patterns, err error) {
+	previewer, ok := s.Sink.(sink.Previewer)
+	if !ok {
+		return nil, patterns, fmt.Errorf("%s does not support preview", s.Config.Sink.URL)
+	}
+	patterns, err = buffer.ParsePatterns(s.Config.Match)
+	return previewer, patterns, err
+}
+
 // Next reads the events that a claim would take, and prepares the requests of one sink.
 func Next(ctx context.Context, from Source, s config.RuntimeSink, limit int) (result Result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	previewer, ok := s.Sink.(sink.Previewer)
-	if !ok {
-		return result, fmt.Errorf("%s does not support preview", s.Config.Sink.URL)
-	}
-	patterns, err := buffer.ParsePatterns(s.Config.Match)
+	previewer, patterns, err := previewerOf(s)
 	if err != nil {
 		return result, err
 	}
@@ -100,11 +106,7 @@ func Next(ctx context.Context, from Source, s config.RuntimeSink, limit int) (re
 func Events(ctx context.Context, s config.RuntimeSink, events []outbox.Event) (result Result, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	previewer, ok := s.Sink.(sink.Previewer)
-	if !ok {
-		return result, fmt.Errorf("%s does not support preview", s.Config.Sink.URL)
-	}
-	patterns, err := buffer.ParsePatterns(s.Config.Match)
+	previewer, patterns, err := previewerOf(s)
 	if err != nil {
 		return result, err
 	}
