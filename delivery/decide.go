@@ -171,7 +171,7 @@ func (p *policy) retry(l *buffer.Lease, one part) buffer.Outcome {
 	o.Outages = l.Outages + 1
 	o.After, o.Address = p.backoff.After(o.Outages), &one.verdict.address
 	if one.verdict.retryAfter > 0 {
-		o.After, o.Address = max(one.verdict.retryAfter, min(o.After, maxAfterAsked)), nil
+		o.After, o.Address = afterAsked(o.After, one.verdict.retryAfter), nil
 	}
 	return o
 }
@@ -179,6 +179,11 @@ func (p *policy) retry(l *buffer.Lease, one part) buffer.Outcome {
 // maxAfterAsked bounds the backoff of a batch whose sink said when to come back: an earlier outage may have raised it to many minutes. A sink that asks for
 // a moment again and again, such as for one tenant, is not asked each time.
 const maxAfterAsked = 30 * time.Second
+
+// afterAsked returns when a batch is due whose sink asked for a pause.
+func afterAsked(backoff, pause time.Duration) time.Duration {
+	return max(pause, min(backoff, maxAfterAsked))
+}
 
 // maybeSent reports whether an earlier owner of the batch did not finish it, and may have sent it.
 func maybeSent(l *buffer.Lease) bool { return l.UnfinishedLeases > 1 }

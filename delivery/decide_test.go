@@ -119,6 +119,11 @@ func TestDecide_RetryAfterOfAnOutage(t *testing.T) {
 		if putBack, dueIn, err := b.work(t, batch); !putBack || dueIn > want || dueIn < want/2 || err != nil {
 			t.Errorf("asked for %v: put back %v for %v, %v; want %v", asked, putBack, dueIn, err, want)
 		}
+		deferred := batchOf(3) // which the pause keeps from being sent
+		deferred.Outages = 20
+		if putBack, dueIn, err := b.work(t, deferred); !putBack || dueIn > want || dueIn < want/2 || err != nil {
+			t.Errorf("asked for %v: another is put back %v for %v, %v; want %v", asked, putBack, dueIn, err, want)
+		}
 	}
 }
 

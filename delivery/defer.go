@@ -22,7 +22,7 @@ func (w *Worker) deferUnavailable(l *buffer.Lease) []buffer.Outcome {
 		o := w.deferred(l, nil, "")
 		o.Error = "deferred: " + err.Error()
 		if pause > 0 { // nothing is sent sooner
-			o.After, o.Address = max(w.policy.backoff.After(o.Outages), pause), nil
+			o.After, o.Address = afterAsked(w.policy.backoff.After(o.Outages), pause), nil
 		}
 		return []buffer.Outcome{o}
 	}

@@ -5,8 +5,8 @@ var batchMutants = []mutant{
 	{
 		name: "a Retry-After waits for the backoff of an outage",
 		file: "delivery/decide.go",
-		old:  "max(one.verdict.retryAfter, min(o.After, maxAfterAsked)), nil",
-		new:  "max(one.verdict.retryAfter, o.After), nil",
+		old:  "return max(pause, min(backoff, maxAfterAsked))",
+		new:  "return max(pause, backoff)",
 		pkg:  "./delivery", test: "TestDecide_RetryAfterOfAnOutage",
 	},
 	{
@@ -497,8 +497,8 @@ var batchMutants = []mutant{
 	{
 		name: "Retry-After may be cut short",
 		file: "delivery/decide.go",
-		old:  "o.After, o.Address = max(one.verdict.retryAfter, min(o.After, maxAfterAsked)), nil",
-		new:  "o.After = max(one.verdict.retryAfter, min(o.After, maxAfterAsked))",
+		old:  "o.After, o.Address = afterAsked(o.After, one.verdict.retryAfter), nil",
+		new:  "o.After = afterAsked(o.After, one.verdict.retryAfter)",
 		pkg:  "./delivery", test: "TestDecide_ObeysRetryAfter",
 	},
 	{
