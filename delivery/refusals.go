@@ -83,7 +83,7 @@ const (
 var refusalPace = Backoff{Initial: time.Second, Max: 5 * time.Second, Multiplier: 2}
 
 // accepted counts a send that began then and of which an event was accepted, or all of the batch. ended reports whether the sink
-// refused everything until now; release: batches are held that can be decided on.
+// refused everything until now; release: batches are held that can be decided on. A batch that may have been sent before proves nothing of the others.
 func (d *refusals) accepted(l *buffer.Lease, all bool, began time.Time) (ended, release bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -94,11 +94,15 @@ func (d *refusals) accepted(l *buffer.Lease, all bool, began time.Time) (ended, 
 			d.batches[half.sibling] = other
 		}
 	}
-	if began.After(d.acceptedAt) {
-		d.acceptedAt = began
-	}
 	if l.ClaimedLocal.After(d.projectedAt) {
 		d.projectedAt = l.ClaimedLocal
+	}
+	if l.MaybeSent { // the next try may be another
+		d.until = time.Time{}
+		return false, release
+	}
+	if began.After(d.acceptedAt) {
+		d.acceptedAt = began
 	}
 	if d.row > 0 && began.Before(d.rowSince) { // the sink may have changed its mind since
 		return false, release

@@ -560,6 +560,53 @@ func TestRefusal(t *testing.T) {
 		}
 	})
 
+	// An API that stores its answers by idempotency key repeats the one of before, also while it refuses everything else.
+	run("TheAnswerToAKnownKeyProvesNothing", func(t *testing.T) {
+		for name, known := range map[string]func(*buffer.Lease){
+			"an unfinished lease": func(l *buffer.Lease) { l.UnfinishedLeases = 2 },
+			"an outage":           func(l *buffer.Lease) { l.Outages = 1 },
+		} {
+			b := newHarness(nil)
+			work := func(l *buffer.Lease, answer error) buffer.Outcome {
+				b.answer(answer)
+				if _, _, err := b.work(t, l); err != nil {
+					t.Fatal(err)
+				}
+				<-time.After(time.Millisecond)
+				return b.settled[0]
+			}
+			before := func() *buffer.Lease {
+				l := newLease(2)
+				known(l)
+				return l
+			}
+			l := newLease(1)
+			refused := func() {
+				o := work(l, sink.Permanent(errBad))
+				if expect(t, name+": outcome", describe(b.settled), "retry [1]"); t.Failed() {
+					return
+				}
+				l.GroupID, l.Attempts = o.GroupID, 0
+			}
+			for range 2 {
+				refused()
+				work(before(), nil)
+			}
+			for b.Refusal() == nil && !t.Failed() {
+				refused()
+			}
+			work(before(), nil)
+			if b.Refusal() == nil {
+				t.Errorf("%s: the sink counts as one that accepts others", name)
+			}
+			expect(t, name+": the next try", b.Allow(t.Context()), 1)
+			work(newLease(3), nil)
+			expect(t, name+": refusal", b.Refusal(), nil)
+			work(l, nil)
+			expect(t, name+": outcome after a proof", describe(b.settled), "delivered []")
+		}
+	})
+
 	run("AloneBeforeASuccess", func(t *testing.T) {
 		l := newLedger(nil, func(ids []int64) error {
 			if ids[0] == 2 {

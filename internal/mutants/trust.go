@@ -199,6 +199,13 @@ var trustMutants = []mutant{
 		pkg:  "./delivery", test: "TestRefusal/OfABatchSparesItsOthers",
 	},
 	{
+		name: "the answer to a known key proves that the sink accepts others",
+		file: "delivery/refusals.go",
+		old:  "	if l.MaybeSent { // the next try may be another\n",
+		new:  "	if false {\n",
+		pkg:  "./delivery", test: "TestRefusal/TheAnswerToAKnownKeyProvesNothing",
+	},
+	{
 		name: "a refusal of the whole batch is an attempt of each of its events",
 		file: "delivery/refusals.go",
 		old:  "return known && !one.alone",
