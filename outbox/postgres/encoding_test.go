@@ -89,3 +89,45 @@ func TestClaim_Unreadable(t *testing.T) {
 		}
 	}
 }
+
+// An answer of a sink can have characters that the encoding of the database lacks. It is still stored, with others in their place: otherwise
+// the database refuses to settle the batch whatever becomes of it, and its good events wait for ever.
+func TestSettle_Encodings(t *testing.T) {
+	t.Parallel()
+	const answer = "422 Unprocessable Entity: the name\u2019s too long \u6f22\x00"
+	for _, encoding := range []string{"LATIN1", "WIN1252", "EUC_JP", "SQL_ASCII"} {
+		t.Run(encoding, func(t *testing.T) {
+			t.Parallel()
+			pool, b := encodedDB(t, encoding)
+			_, err := pool.Exec(t.Context(), "INSERT INTO outbox_events (topic, payload) SELECT 't', '1' FROM generate_series(1, 4)")
+			check(t, err)
+			l, err := b.Claim(t.Context(), 10, lease)
+			check(t, err)
+			whole := []buffer.Outcome{{Verdict: buffer.Retry, GroupID: l.GroupID, Outages: 1, Error: answer}}
+			if err := b.Settle(t.Context(), l, whole); err != nil {
+				t.Fatalf("a batch that waits: %v", err)
+			}
+			l, err = b.TakeOver(t.Context(), lease, buffer.DueRetry)
+			check(t, err)
+			if l == nil {
+				t.Fatal("nothing is due")
+			}
+			parts := []buffer.Outcome{
+				{Verdict: buffer.Delivered, IDs: []int64{1, 2}},
+				{Verdict: buffer.Retry, IDs: []int64{3}, GroupID: buffer.NewGroupID(), Attempts: 1, Error: answer},
+				{Verdict: buffer.Dead, IDs: []int64{4}, Attempts: 1, Error: answer},
+			}
+			if err := b.Settle(t.Context(), l, parts); err != nil {
+				t.Fatalf("a batch in parts: %v", err)
+			}
+			var said string
+			check(t, pool.QueryRow(t.Context(), "SELECT error FROM outbox_dead_letters WHERE event_id = 4").Scan(&said))
+			if !strings.HasPrefix(said, "422 Unprocessable Entity: the name") || !strings.Contains(said, "too long") {
+				t.Errorf("the dead letter says %q", said)
+			}
+			if err := b.ReportRelay(t.Context(), buffer.RelayReport{First: true, Version: "1", NotReady: answer, NotReadyClass: "sink", Notice: answer}); err != nil {
+				t.Errorf("the report of the relay: %v", err)
+			}
+		})
+	}
+}
