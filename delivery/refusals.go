@@ -87,9 +87,11 @@ var refusalPace = Backoff{Initial: time.Second, Max: 5 * time.Second, Multiplier
 func (d *refusals) accepted(l *buffer.Lease, all bool, began time.Time) (ended, release bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	changedMind := false // the sink refused exactly these events, and no bad one was among them
 	if half, ok := d.batches[l.GroupID]; ok && all {
+		changedMind = half.held && !half.lastLeft
 		delete(d.batches, l.GroupID)
-		if other, ok := d.batches[half.sibling]; ok {
+		if other, ok := d.batches[half.sibling]; ok && !changedMind {
 			other.lastLeft, release = true, other.held
 			d.batches[half.sibling] = other
 		}
@@ -108,7 +110,7 @@ func (d *refusals) accepted(l *buffer.Lease, all bool, began time.Time) (ended, 
 		return false, release
 	}
 	ended, release = d.refusing, d.held || release
-	doubted := ended || d.several // what it refused it may accept now
+	doubted := ended || d.several || changedMind // what it refused it may accept now
 	if doubted {
 		d.doubtedAt = time.Now()
 	}

@@ -607,6 +607,24 @@ func TestRefusal(t *testing.T) {
 		}
 	})
 
+	// What the sink refused as it is, it accepted later: its answers said nothing of the events.
+	run("OfEventsThatAreAcceptedLaterIsDoubted", func(t *testing.T) {
+		l := newLedger(nil, refusesAll)
+		l.put(1, 2, 3, 4)
+		for l.requests[1] < 3 || l.requests[3] < 2 {
+			l.next(t)
+		}
+		expect(t, "requests of event 2", l.requests[2], 2)
+		l.answer = func([]int64) error { return nil }
+		slices.SortFunc(l.batches, func(a, b *waiting) int { return b.Len() - a.Len() })
+		l.batches[0].due = time.Now().Add(-time.Second)
+		for l.next(t); len(l.batches) > 0; l.next(t) {
+			l.wait()
+		}
+		expect(t, "dead", fmt.Sprint(l.dead), "[]")
+		expect(t, "delivered", len(l.delivered), 4)
+	})
+
 	run("AloneBeforeASuccess", func(t *testing.T) {
 		l := newLedger(nil, func(ids []int64) error {
 			if ids[0] == 2 {

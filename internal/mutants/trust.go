@@ -206,6 +206,13 @@ var trustMutants = []mutant{
 		pkg:  "./delivery", test: "TestRefusal/TheAnswerToAKnownKeyProvesNothing",
 	},
 	{
+		name: "what the sink accepts as it refused it says nothing of its other answers",
+		file: "delivery/refusals.go",
+		old:  "changedMind = half.held && !half.lastLeft",
+		new:  "changedMind = false && half.held",
+		pkg:  "./delivery", test: "TestRefusal/OfEventsThatAreAcceptedLaterIsDoubted",
+	},
+	{
 		name: "a refusal of the whole batch is an attempt of each of its events",
 		file: "delivery/refusals.go",
 		old:  "return known && !one.alone",

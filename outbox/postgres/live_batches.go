@@ -104,7 +104,7 @@ func (b *Buffer) RetryBatch(ctx context.Context, groupID uuid.UUID, request stri
 	}
 	var due int64
 	err = b.db.Transact(ctx, b.db.WriteTx(b.db.StatementTimeout), pg.Step{
-		SQL: t.SQL(retryBatchSQL), Args: append(liveNames(t), groupID.String(), pg.Text(request)), Affected: &due,
+		SQL: t.SQL(retryBatchSQL), Args: append(liveNames(t), groupID.String(), b.db.Text(request)), Affected: &due,
 	})
 	switch {
 	case err != nil:
@@ -202,7 +202,7 @@ func (b *Buffer) leaseWaiting(ctx context.Context, t *table, live *buffer.LiveBa
 	}
 	err := b.db.Transact(ctx, begin, pg.Step{
 		SQL:  t.SQL(leaseWaitingSQL),
-		Args: append(liveNames(t), live.GroupID.String(), pg.Text(b.config.Owner), pg.Interval(halves.Lease), pg.Int(live.LeaseNo)),
+		Args: append(liveNames(t), live.GroupID.String(), b.db.Text(b.config.Owner), pg.Interval(halves.Lease), pg.Int(live.LeaseNo)),
 		Row: func(v [][]byte) error {
 			batch = &buffer.Lease{
 				Batch: buffer.Batch{GroupID: live.GroupID, Pipeline: b.config.Pipeline}, LeaseNo: pg.ReadInt8(v[0]), Attempts: pg.ReadInt4(v[1]),

@@ -55,9 +55,9 @@ var (
 // Pause pauses the pipeline or a sink; see buffer.Pauser.
 func (b *Backlog) Pause(ctx context.Context, sink, by, reason string) (changed bool, err error) {
 	if sink == "" {
-		return b.setPause(ctx, "", pausePipelineSQL, pg.Text(by), pg.Text(reason))
+		return b.setPause(ctx, "", pausePipelineSQL, b.base.DB.Text(by), b.base.DB.Text(reason))
 	}
-	return b.setPause(ctx, sink, pauseSinkSQL, pg.Text(by), pg.Text(reason), sink)
+	return b.setPause(ctx, sink, pauseSinkSQL, b.base.DB.Text(by), b.base.DB.Text(reason), sink)
 }
 
 // Resume takes a pause back.

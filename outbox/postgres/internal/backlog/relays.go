@@ -41,8 +41,8 @@ func (b *Backlog) Report(ctx context.Context, sink string, r buffer.RelayReport)
 	steps := []pg.Step{
 		b.base.DB.WriteTx(b.base.DB.StatementTimeout, "synchronous_commit", "off"),
 		{SQL: t.SQL(reportSQL), Args: []string{
-			t.Buffer, sink, b.base.Owner, r.Version, pg.Bool(r.Stopped), pg.Int(r.Delivered), pg.Int(r.Dead), pg.Int(r.LastMinute), ago(r.LastDelivery), pg.Bool(r.First), pg.Text(r.NotReady),
-			r.NotReadyClass, notReadySince(&r), pg.Text(r.Notice),
+			t.Buffer, sink, b.base.Owner, r.Version, pg.Bool(r.Stopped), pg.Int(r.Delivered), pg.Int(r.Dead), pg.Int(r.LastMinute), ago(r.LastDelivery), pg.Bool(r.First), b.base.DB.Text(r.NotReady),
+			r.NotReadyClass, notReadySince(&r), b.base.DB.Text(r.Notice),
 		}},
 	}
 	if r.First {

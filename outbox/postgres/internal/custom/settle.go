@@ -87,7 +87,7 @@ func (s *settlement) bury(o *buffer.Outcome) []pg.Step {
 		ids = s.Batch.IDs()
 	}
 	finds := s.finds(ids)
-	args := []string{s.Batch.Pipeline, s.Batch.GroupID.String(), pg.Int(int64(o.Attempts)), pg.Text(o.Error), finds, finds}
+	args := []string{s.Batch.Pipeline, s.Batch.GroupID.String(), pg.Int(int64(o.Attempts)), s.table.Base.DB.Text(o.Error), finds, finds}
 	contents := s.contents(ids)
 	stamp := s.Batch.GroupID.String()
 	if s.Shared() {
@@ -106,7 +106,7 @@ func (s *settlement) regroup(o *buffer.Outcome) pg.Step {
 	origins := s.Batch.PartOrigins()
 	return pg.Step{SQL: s.Tables.SQL(s.table.either(regroupSQL, regroupUUIDSQL)), Args: []string{
 		s.Tables.Buffer, s.Batch.GroupID.String(), o.GroupID.String(), s.finds(o.IDs), pg.Interval(o.After), s.table.Base.Owner,
-		pg.Int(int64(o.Attempts)), pg.Int(int64(o.Outages)), pg.UUIDArray(origins), pg.Text(o.Error), pg.OptionalText(o.Address), pg.Int(int64(o.UnfinishedLeases)),
+		pg.Int(int64(o.Attempts)), pg.Int(int64(o.Outages)), pg.UUIDArray(origins), s.table.Base.DB.Text(o.Error), s.table.Base.DB.OptionalText(o.Address), pg.Int(int64(o.UnfinishedLeases)),
 	}}
 }
 

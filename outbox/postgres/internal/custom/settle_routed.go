@@ -123,7 +123,7 @@ func (s *settlement) sharedSteps(o *outcomes.Set) []pg.Step {
 func (s *settlement) regroupShared(o *buffer.Outcome) pg.Step {
 	return pg.Step{SQL: s.Tables.SQL(regroupSharedSQL), Args: append(
 		s.shared(slices.Clone(o.IDs)), s.Tables.Buffer, o.GroupID.String(), pg.Interval(o.After), s.table.Base.Owner, pg.Int(int64(o.Attempts)),
-		pg.Int(int64(o.Outages)), pg.UUIDArray(s.Batch.PartOrigins()), pg.Text(o.Error), pg.OptionalText(o.Address), pg.Int(int64(o.UnfinishedLeases)),
+		pg.Int(int64(o.Outages)), pg.UUIDArray(s.Batch.PartOrigins()), s.table.Base.DB.Text(o.Error), s.table.Base.DB.OptionalText(o.Address), pg.Int(int64(o.UnfinishedLeases)),
 	)}
 }
 

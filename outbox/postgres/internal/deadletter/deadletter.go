@@ -74,8 +74,8 @@ func (l *DeadLetters) Match(f buffer.DeadFilter, more ...string) []string {
 	} else {
 		names.Append([]byte{})
 	}
-	names.Append([]byte(pg.Text(f.ClosedBy)))
-	names.Append([]byte(pg.Text(f.ClosedReason)))
+	names.Append([]byte(l.base.DB.Text(f.ClosedBy)))
+	names.Append([]byte(l.base.DB.Text(f.ClosedReason)))
 	return append([]string{l.base.Pipeline, ids, names.String(), pg.Text(f.Error), older, newer, pg.Bool(f.Notified), uuids}, more...)
 }
 

@@ -69,7 +69,7 @@ WHERE buffer = $1 AND sink = $2 AND due_at > $3::timestamptz AND state = 'waitin
 
 // RetryAll implements buffer.Deferrer.
 func (l *Ledger) RetryAll(ctx context.Context, request string) (int, error) {
-	return l.makeDue(ctx, "retrying all batches", retryAllSQL, pg.Text(request))
+	return l.makeDue(ctx, "retrying all batches", retryAllSQL, l.base.DB.Text(request))
 }
 
 // RetryRequest implements buffer.Deferrer.
@@ -79,7 +79,7 @@ func (l *Ledger) RetryRequest(ctx context.Context) (request string, err error) {
 		return "", err
 	}
 	err = l.base.DB.Transact(ctx, pg.ReadTx(l.base.DB.StatementTimeout, "enable_seqscan", "off"), pg.Step{
-		SQL: t.SQL(retryRequestSQL), Args: []string{l.name(t), l.SinkName(), pg.Timestamp(l.dueAfter()), pg.Text(buffer.RetryRequestPrefix)},
+		SQL: t.SQL(retryRequestSQL), Args: []string{l.name(t), l.SinkName(), pg.Timestamp(l.dueAfter()), l.base.DB.Text(buffer.RetryRequestPrefix)},
 		Row: func(v [][]byte) error {
 			request = string(v[0])
 			return nil
@@ -104,7 +104,7 @@ func (l *Ledger) RetryNow(ctx context.Context, address string, limit int) (int, 
 	if limit > 0 {
 		most = pg.Int(int64(limit))
 	}
-	return l.makeDue(ctx, "retrying batches", retryNowSQL, pg.Text(address), most)
+	return l.makeDue(ctx, "retrying batches", retryNowSQL, l.base.DB.Text(address), most)
 }
 
 // makeDue runs a statement that makes batches due. args are the parameters from $4 on.

@@ -89,7 +89,7 @@ WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state = 
 
 // putOff lets a batch wait whose delivery is recorded, because its events cannot be deleted now.
 func (l *Ledger) putOff(ctx context.Context, batch *buffer.Lease, wait time.Duration, why error) error {
-	return l.update(ctx, "putting off a delete", batch, putOffSQL, []string{pg.Interval(wait), pg.Text(why.Error())}, "synchronous_commit", "off")
+	return l.update(ctx, "putting off a delete", batch, putOffSQL, []string{pg.Interval(wait), l.base.DB.Text(why.Error())}, "synchronous_commit", "off")
 }
 
 // update changes the batch's row, if this lease is still its last. args are the parameters from $4 on.

@@ -125,7 +125,7 @@ func (s *Settlement) fence(o *outcomes.Set) pg.Step {
 	case o.RetriesWhole():
 		sql = fenceRetrySQL
 		args = append(args, pg.Interval(o.All.After), pg.Int(int64(o.All.Attempts)), pg.Int(int64(o.All.Outages)),
-			pg.Text(o.All.Error), pg.OptionalText(o.All.Address), pg.Int(int64(o.All.UnfinishedLeases)))
+			s.Ledger.base.DB.Text(o.All.Error), s.Ledger.base.DB.OptionalText(o.All.Address), pg.Int(int64(o.All.UnfinishedLeases)))
 	case s.Batch.DeliveryRecorded():
 		sql = fenceKeepSQL
 		args = append(args, pg.Interval(deliveredRetry))
@@ -178,6 +178,6 @@ func (s *Settlement) RegroupArgs(o *buffer.Outcome, ids string) []string {
 	return []string{
 		s.Ledger.name(s.Tables), s.Batch.GroupID.String(), o.GroupID.String(), pg.Int(s.Batch.FirstID), pg.Int(s.Batch.LastID),
 		ids, pg.Interval(o.After), s.Ledger.base.Owner,
-		pg.Int(int64(o.Attempts)), pg.Int(int64(o.Outages)), pg.UUIDArray(origins), pg.Text(o.Error), pg.OptionalText(o.Address), pg.Int(int64(o.UnfinishedLeases)),
+		pg.Int(int64(o.Attempts)), pg.Int(int64(o.Outages)), pg.UUIDArray(origins), s.Ledger.base.DB.Text(o.Error), s.Ledger.base.DB.OptionalText(o.Address), pg.Int(int64(o.UnfinishedLeases)),
 	}
 }

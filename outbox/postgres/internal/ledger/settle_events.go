@@ -228,12 +228,12 @@ func (s *Settlement) bury(o *buffer.Outcome) []pg.Step {
 	args, set := append([]string{s.Batch.Pipeline}, s.Bounds()...), idset.Of(ids).Multirange()
 	if s.Shared() {
 		return []pg.Step{
-			{SQL: s.Tables.SQL(burySharedSQL), Args: append(slices.Clone(args), pg.Int(int64(o.Attempts)), pg.Text(o.Error), set, s.claim())},
+			{SQL: s.Tables.SQL(burySharedSQL), Args: append(slices.Clone(args), pg.Int(int64(o.Attempts)), s.Ledger.base.DB.Text(o.Error), set, s.claim())},
 			{SQL: s.Tables.SQL(unburiedSharedSQL), Args: append(args, set, s.claim())},
 		}
 	}
 	return []pg.Step{
-		{SQL: s.Tables.SQL(burySQL), Args: append(slices.Clone(args), pg.Int(int64(o.Attempts)), pg.Text(o.Error), set)},
+		{SQL: s.Tables.SQL(burySQL), Args: append(slices.Clone(args), pg.Int(int64(o.Attempts)), s.Ledger.base.DB.Text(o.Error), set)},
 		{SQL: s.Tables.SQL(unburiedSQL), Args: append(args, set)},
 	}
 }

@@ -5,7 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"strings"
+	"sync/atomic"
 	"time"
+	"unicode/utf8"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -23,6 +26,37 @@ type DB struct {
 	// slots holds a value for each connection that this user has: it must not take those of the others.
 	slots chan struct{}
 	close func()
+	// lacks is set by the first connection if the encoding of the database lacks most characters.
+	lacks atomic.Bool
+}
+
+// Text is [Text] for what the relay or a sink says, which did not come from the database. If the encoding of the database is neither UTF8 nor
+// SQL_ASCII, an escape as in JSON stands for each character beyond ASCII: the database would refuse the whole statement for one that it lacks.
+func (db *DB) Text(s string) string {
+	s = Text(s)
+	if !db.lacks.Load() {
+		return s
+	}
+	var ascii strings.Builder
+	for _, r := range s {
+		switch {
+		case r < utf8.RuneSelf:
+			ascii.WriteRune(r)
+		case r == utf8.RuneError:
+			ascii.WriteByte('?')
+		default:
+			fmt.Fprintf(&ascii, `\u%04x`, r)
+		}
+	}
+	return ascii.String()
+}
+
+// OptionalText is Text; nil is NULL.
+func (db *DB) OptionalText(s *string) string {
+	if s == nil {
+		return Null
+	}
+	return db.Text(*s)
 }
 
 // Close ends the use of the pool; it waits for calls under way. The last user's Close closes the connections.
@@ -50,6 +84,8 @@ func (db *DB) Acquire(ctx context.Context) (conn *pgxpool.Conn, release func(), 
 		<-db.slots
 		return nil, nil, err
 	}
+	encoding := conn.Conn().PgConn().ParameterStatus("server_encoding")
+	db.lacks.Store(encoding != "UTF8" && encoding != "SQL_ASCII" && encoding != "")
 	return conn, func() { // closes a connection that is broken, or still in a transaction
 		conn.Release()
 		<-db.slots

@@ -48,14 +48,6 @@ func Text(s string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(s, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// OptionalText is Text; nil is NULL.
-func OptionalText(s *string) string {
-	if s == nil {
-		return Null
-	}
-	return Text(*s)
-}
-
 // IDArray is a bigint[].
 func IDArray(ids []int64) string {
 	text := make([]byte, 0, 2+len(ids)*8)
