@@ -74,6 +74,7 @@ func checkYAML(t *testing.T, term *terminal, b block) {
 		}
 	}
 	env["DATABASE_URL"], env["REDIS_URL"] = "postgres://localhost/p", "redis://localhost"
+	env["NEW_SIGNING_SECRET"], env["OLD_SIGNING_SECRET"] = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 	env["SLACK_WEBHOOK_URL"] = "https://hooks.slack.com/services/x"
 	// These files do not exist on this machine.
 	term.write("file", "-----BEGIN NATS USER JWT-----")

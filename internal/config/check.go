@@ -160,6 +160,9 @@ func (s *Sink) check(r *reader, e entry, present entries) {
 	} else if s.HTTP.Format == "cloudevents" && given {
 		r.errorf(present["request"].key, `%s.request is used together with %s.format "cloudevents"; expected one of them`, e.path, e.path)
 	}
+	if _, given := present["sign"]; given && s.HTTP.Format == "ndjson" {
+		r.errorf(present["sign"].key, `%s.sign is used together with %s.format "ndjson", which no Standard Webhooks library reads: they parse the signed body as one JSON text; expected another format`, e.path, e.path)
+	}
 	for _, status := range s.HTTP.Unavailable {
 		if slices.Contains(s.HTTP.Refused, status) {
 			r.errorf(r.at(e, present, "unavailable"), "%s.unavailable has %d, and so does %s.refused; expected it in one of them", e.path, status, e.path)

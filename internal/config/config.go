@@ -254,10 +254,10 @@ type OAuth2 struct {
 	Audience     string
 }
 
-// Sign is the key that signs requests (standardwebhooks.com); zero means none.
+// Sign are the keys that sign requests (standardwebhooks.com); zero means none.
 type Sign struct {
-	// Secret is whsec_ and base64.
-	Secret Secret
+	// Secrets are whsec_ and base64 each.
+	Secrets []Secret
 }
 
 // TLS says which servers to trust and which certificate to present; see [sink.TLS].

@@ -402,12 +402,19 @@ func (p *Pipeline) openSink(s *Sink, b buffer.Buffer, process Process) (sink.Sin
 				TokenURL: s.HTTP.OAuth2.TokenURL.Reveal(), ClientID: s.HTTP.OAuth2.ClientID, ClientSecret: s.HTTP.OAuth2.ClientSecret.Reveal(),
 				Scopes: s.HTTP.OAuth2.Scopes, Audience: s.HTTP.OAuth2.Audience,
 			},
-			Sign: s.HTTP.Sign.Secret.Reveal(), Proxy: s.HTTP.Proxy.Reveal(), Secrets: slices.Concat(p.redaction.values(), s.URL.pathSecrets()),
+			Sign: revealAll(s.HTTP.Sign.Secrets), Proxy: s.HTTP.Proxy.Reveal(), Secrets: slices.Concat(p.redaction.values(), s.URL.pathSecrets()),
 		})
 	case "file":
 		return filesink.New(filesink.Config{URL: url}, process.Stdout)
 	}
 	return nil, fmt.Errorf("sink.url has the unknown driver %q", s.Driver)
+}
+
+func revealAll(secrets []Secret) (all []string) {
+	for _, s := range secrets {
+		all = append(all, s.Reveal())
+	}
+	return all
 }
 
 func reveal(secrets map[string]Secret) map[string]string {

@@ -168,6 +168,24 @@ func httpURL(into *Secret) scalar {
 	}}
 }
 
+// signingSecrets is a Standard Webhooks key, or a list of them.
+type signingSecrets struct{ into *[]Secret }
+
+func (s signingSecrets) expects() string {
+	return signingSecret(nil).expects() + ", or a list of such secrets"
+}
+
+func (s signingSecrets) read(r *reader, e entry) {
+	if _, isList := e.node.(*ast.SequenceNode); isList {
+		someOf[Secret]{list: list[Secret]{s.expects(), s.into, signingSecret}, wants: "at least one secret"}.read(r, e)
+		return
+	}
+	var one Secret
+	if signingSecret(&one).read(r, e); one.Reveal() != "" {
+		*s.into = []Secret{one}
+	}
+}
+
 // signingSecret is a Standard Webhooks key.
 func signingSecret(into *Secret) scalar {
 	return scalar{what: "whsec_ and 24 to 64 bytes in base64", kind: asText, hide: true, set: func(in input) error {

@@ -120,9 +120,9 @@ func (s *Sink) secrets() []Secret {
 	h := &s.HTTP
 	all := []Secret{
 		s.URL, s.Redis.SentinelPassword, s.NATS.Credentials, s.NATS.NKey,
-		h.Bearer, h.Basic.Password, h.OAuth2.TokenURL, h.OAuth2.ClientSecret, h.Sign.Secret, h.Proxy,
+		h.Bearer, h.Basic.Password, h.OAuth2.TokenURL, h.OAuth2.ClientSecret, h.Proxy,
 	}
-	all = append(all, s.registeredSecrets...)
+	all = append(append(all, h.Sign.Secrets...), s.registeredSecrets...)
 	for name, value := range h.Headers {
 		if httpsink.MayBeSecret(name) {
 			all = append(all, value)

@@ -369,7 +369,10 @@ func (o *OAuth2) keys() []key {
 }
 
 func (s *Sign) keys() []key {
-	return []key{{name: "secret", value: signingSecret(&s.Secret), required: true, help: "`whsec_` and the key in base64, 24 to 64 bytes."}}
+	return []key{{
+		name: "secret", value: signingSecrets{&s.Secrets}, required: true,
+		help: "`whsec_` and the key in base64, 24 to 64 bytes; or a list of secrets, each of which signs every request while receivers change from one to another.",
+	}}
 }
 
 func (t *TLS) keys() []key {

@@ -198,8 +198,8 @@ func (s *RoutedSink) place() string {
 func (s *RoutedSink) keys() []key { return append(s.ownKeys(), s.Sink.keys()...) }
 
 // patterns are patterns of topics.
-func patterns(into *[]string) someOf {
-	return someOf{list[string]{"a list of patterns such as orders.* or orders.#", into, func(s *string) scalar {
+func patterns(into *[]string) someOf[string] {
+	return someOf[string]{list[string]{"a list of patterns such as orders.* or orders.#", into, func(s *string) scalar {
 		return scalar{what: "a pattern such as orders.* or orders.#", kind: asText, set: func(in input) error {
 			_, err := buffer.ParsePatterns([]string{in.text})
 			if err == nil {
@@ -211,12 +211,12 @@ func patterns(into *[]string) someOf {
 }
 
 // someOf is a list that is not empty.
-type someOf struct {
-	list[string]
+type someOf[T comparable] struct {
+	list[T]
 	wants string
 }
 
-func (l someOf) read(r *reader, e entry) {
+func (l someOf[T]) read(r *reader, e entry) {
 	if sequence, ok := e.node.(*ast.SequenceNode); ok && len(sequence.Values) == 0 {
 		r.errorf(r.place(e.node), "%s is empty; expected %s", e.path, l.wants)
 		return

@@ -28,7 +28,7 @@ func (c Config) setAuthorization(h http.Header) {
 
 // accessSecrets are the secrets that a server may repeat in its response.
 func (c Config) accessSecrets() []string {
-	all := []string{c.Bearer, c.Sign}
+	all := append([]string{c.Bearer}, c.Sign...)
 	for _, u := range []*url.Userinfo{
 		url.UserPassword(c.Basic.User, c.Basic.Password),
 		url.UserPassword(c.OAuth2.ClientID, c.OAuth2.ClientSecret),
@@ -85,7 +85,7 @@ func (s *Sink) authorize(req *http.Request, p permit, groupID string, body []byt
 	if p.token != nil {
 		req.Header.Set(headerAuthorization, p.token.header)
 	}
-	s.signer.sign(req.Header, groupID, time.Now(), body)
+	s.signers.sign(req.Header, groupID, time.Now(), body)
 }
 
 // observe applies what a response says about further requests: a rejected token, a pause.
@@ -98,39 +98,43 @@ func (s *Sink) observe(resp *http.Response, p permit) {
 	}
 }
 
-// signer signs requests as Standard Webhooks says
+// signers are the keys that sign requests as Standard Webhooks says
 // (https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md). nil signs
-// nothing.
+// nothing. While a secret is rotated there are two: a receiver accepts a request if any of its signatures is valid.
 //
 // It signs the body before compression. Receivers can always check that, while a proxy or a framework that
 // decompresses hides the bytes that were sent.
-type signer []byte
+type signers [][]byte
 
 var errSign = errors.New("sign is not a signing secret; expected whsec_ and 24 to 64 bytes in base64")
 
-func newSigner(secret string) (signer, error) {
-	if secret == "" {
-		return nil, nil
+func newSigners(secrets []string) (keys signers, err error) {
+	for _, secret := range secrets {
+		text, ok := strings.CutPrefix(secret, "whsec_")
+		key, err := base64.StdEncoding.DecodeString(text)
+		if !ok || err != nil || len(key) < 24 || len(key) > 64 {
+			return nil, errSign
+		}
+		keys = append(keys, key)
 	}
-	text, ok := strings.CutPrefix(secret, "whsec_")
-	key, err := base64.StdEncoding.DecodeString(text)
-	if !ok || err != nil || len(key) < 24 || len(key) > 64 {
-		return nil, errSign
-	}
-	return key, nil
+	return keys, nil
 }
 
 // sign adds the headers. id is the same in each attempt, and the time is that of this attempt, so that
 // receivers can reject old ones.
-func (s signer) sign(h http.Header, id string, now time.Time, body []byte) {
+func (s signers) sign(h http.Header, id string, now time.Time, body []byte) {
 	if s == nil {
 		return
 	}
 	at := strconv.FormatInt(now.Unix(), 10)
-	mac := hmac.New(sha256.New, s)
-	mac.Write([]byte(id + "." + at + "."))
-	mac.Write(body)
+	signatures := make([]string, len(s))
+	for i, key := range s {
+		mac := hmac.New(sha256.New, key)
+		mac.Write([]byte(id + "." + at + "."))
+		mac.Write(body)
+		signatures[i] = "v1," + base64.StdEncoding.EncodeToString(mac.Sum(nil))
+	}
 	h.Set("Webhook-Id", id)
 	h.Set("Webhook-Timestamp", at)
-	h.Set("Webhook-Signature", "v1,"+base64.StdEncoding.EncodeToString(mac.Sum(nil)))
+	h.Set("Webhook-Signature", strings.Join(signatures, " "))
 }

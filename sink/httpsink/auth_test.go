@@ -62,8 +62,9 @@ func TestNew_ContradictoryAccess(t *testing.T) {
 		"rate is 1 per 0s":                          {Rate: sink.Rate{Requests: 1}},
 		"rate is -1 per 1s":                         {Rate: sink.Rate{Requests: -1, Per: time.Second}},
 		"max_in_flight is -1":                       {MaxInFlight: -1},
-		"sign is not a signing secret":              {Sign: key[:20]},
-		"24 to 64 bytes in base64":                  {Sign: "litS3cret"},
+		"sign is not a signing secret":              {Sign: []string{key[:20]}},
+		"24 to 64 bytes in base64":                  {Sign: []string{key, "litS3cret"}},
+		"sign is used with format ndjson":           {Sign: []string{key}, Format: httpsink.NDJSON},
 		"proxy is not the URL":                      {Proxy: "socks5://u:litS3cret@h"},
 		"or https://host:port":                      {Proxy: "http://u:litS3cret%@h"},
 	} {
@@ -110,10 +111,10 @@ func TestSign(t *testing.T) {
 	other, err := standardwebhooks.NewWebhook("whsec_" + base64.StdEncoding.EncodeToString([]byte("another key of that length")))
 	testkit.NoError(t, err)
 	for name, c := range map[string]httpsink.Config{
-		"json": {}, "gzip": {Gzip: true}, "ndjson": {Format: httpsink.NDJSON},
+		"json": {}, "gzip": {Gzip: true}, "cloudevents": {Format: httpsink.CloudEvents},
 		"set by hand": {Headers: map[string]string{"webhook-id": "mine", "Webhook-Signature": "mine"}},
 	} {
-		c.URL, c.Sign = url, "whsec_"+key
+		c.URL, c.Sign = url, []string{"whsec_" + key}
 		s := open(t, c)
 		var first signed
 		for try := range 2 {
@@ -146,5 +147,45 @@ func TestSign(t *testing.T) {
 	expectOutage(t, s.Send(testContext(t), batch("a")))
 	if r := <-got; r.header.Get("Webhook-Signature") != "" {
 		t.Error("signed without a key")
+	}
+}
+
+// While a secret is rotated, receivers that know the old one and receivers that know the new one accept each request.
+func TestSign_SeveralSecrets(t *testing.T) {
+	t.Parallel()
+	var secrets []string
+	for _, key := range []string{"the new key of 24 bytes or", "the old key of 24 bytes or", "a key that nobody ever knew"} {
+		secrets = append(secrets, "whsec_"+base64.StdEncoding.EncodeToString([]byte(key)))
+	}
+	type signed struct {
+		header http.Header
+		body   []byte
+	}
+	got := make(chan signed, 1)
+	url := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		got <- signed{r.Header, body}
+		w.WriteHeader(http.StatusUnauthorized)
+		write(t, w, secrets[0]+" or "+secrets[1])
+	})
+	s := open(t, httpsink.Config{URL: url, Sign: secrets[:2]})
+	err := s.Send(testContext(t), batch("a", "b"))
+	expectOutage(t, err)
+	r := <-got
+	for i, secret := range secrets {
+		verifier, wrong := standardwebhooks.NewWebhook(secret)
+		testkit.NoError(t, wrong)
+		if err := verifier.Verify(r.body, r.header); (err == nil) != (i < 2) {
+			t.Errorf("secret %d: %v", i, err)
+		}
+		if strings.Contains(err.Error(), strings.TrimPrefix(secret, "whsec_")) {
+			t.Errorf("secret %d shows in %v", i, err)
+		}
+	}
+	if n := len(strings.Split(r.header.Get("Webhook-Signature"), " v1,")); n != 2 {
+		t.Errorf("%d signatures in %q", n, r.header.Get("Webhook-Signature"))
 	}
 }

@@ -62,9 +62,9 @@ type Config struct {
 	Bearer string
 	Basic  Basic
 	OAuth2 OAuth2
-	// Sign is the key, whsec_ and base64, that signs requests as Standard Webhooks says; "" means
-	// none.
-	Sign string
+	// Sign are the keys, whsec_ and base64 each, that sign requests as Standard Webhooks says; nil means none. A request has a
+	// signature by each, in this order. Not with NDJSON.
+	Sign []string
 	// Proxy is a proxy's URL; "" means that of the environment (http.ProxyFromEnvironment).
 	Proxy string
 	// Timeout of a request and its response; 0 means 30 seconds.
@@ -142,7 +142,11 @@ func (c Config) validate() error {
 
 func (c Config) validateBody() error {
 	switch c.Format {
-	case JSON, NDJSON, Array:
+	case NDJSON:
+		if len(c.Sign) > 0 { // they parse the body that they have verified
+			return errors.New("sign is used with format ndjson, which no Standard Webhooks library reads; expected another format")
+		}
+	case JSON, Array:
 	case Form:
 		if c.Request == "" {
 			return errors.New("format is form and request is missing; expected a program that makes the fields")

@@ -33,7 +33,7 @@ type Sink struct {
 	connections       *connections
 	limiter           *limiter
 	tokens            *tokens // nil without OAuth2
-	signer            signer  // nil if requests are not signed
+	signers           signers // nil if requests are not signed
 }
 
 var (
@@ -85,14 +85,14 @@ func newSink(c Config) (*Sink, error) {
 	if err != nil {
 		return nil, err
 	}
-	signer, err := newSigner(c.Sign)
+	signers, err := newSigners(c.Sign)
 	if err != nil {
 		return nil, err
 	}
 	conns := &connections{}
 	s := &Sink{
 		cfg: c, connections: conns, target: target,
-		limiter: newLimiter(c), signer: signer,
+		limiter: newLimiter(c), signers: signers,
 		transport: &http.Transport{
 			Proxy:               proxy,
 			DialContext:         conns.dial,

@@ -41,7 +41,7 @@ func TestPreview(t *testing.T) {
 		Request: `{ids: [.events[].id], payloads: [.events[].payload]}`,
 		Bearer:  "s3cret2",
 		Headers: map[string]string{"X-Api-Key": "s3cret3", "X-Tenant": "{key}", "X-Mixed": "s3cret4-{key}", "Accept": "text/plain", "Notion-Version": "2022-06-28"},
-		Sign:    "whsec_" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("s3cret", 5))),
+		Sign:    []string{"whsec_" + base64.StdEncoding.EncodeToString([]byte(strings.Repeat("s3cret", 5)))},
 	})
 	key, evil := "k1", "a\nb"
 	b := batch("a", "b", "a", "a")
