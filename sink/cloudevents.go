@@ -81,7 +81,7 @@ func CloudEventAttributes(b *buffer.Batch, i int) ([]Field, error) {
 		Field{"datacontenttype", dataContentType(headers, IsJSON(e, b.PayloadIsJSON))},
 	)
 	if dead != nil {
-		attributes = append(attributes, Field{deadLetterAttribute, replaceNotAllowed(AppendDeadLetter(nil, dead))})
+		attributes = append(attributes, Field{DeadLetterAttribute, replaceNotAllowed(AppendDeadLetter(nil, dead))})
 	}
 	attributes = appendExtensions(attributes, headers)
 	if e.Topic == "" {
@@ -98,8 +98,23 @@ func CloudEventAttributes(b *buffer.Batch, i int) ([]Field, error) {
 	return attributes, err
 }
 
-// deadLetterAttribute is an extension of the relay.
-const deadLetterAttribute = "deadletter"
+// CloudEventHeader is an attribute's value as a header of binary mode has it: blanks, double quotes, per cent signs and everything
+// but printable ASCII are percent-encoded (HTTP Protocol Binding, section 3.1.3.2, to which the NATS binding refers).
+func CloudEventHeader(value string) string {
+	special := func(c byte) bool { return c <= ' ' || c > '~' || c == '"' || c == '%' }
+	var encoded strings.Builder
+	for i := range len(value) {
+		if c := value[i]; special(c) {
+			fmt.Fprintf(&encoded, "%%%02X", c)
+		} else {
+			encoded.WriteByte(c)
+		}
+	}
+	return encoded.String()
+}
+
+// DeadLetterAttribute is the extension with the reason of a dead letter; see AppendDeadLetter.
+const DeadLetterAttribute = "deadletter"
 
 // appendExtensions appends the headers that can be extensions, each name once. Of names that differ only in
 // case, the one in lower case counts, otherwise the last.
@@ -119,7 +134,7 @@ func appendExtensions(attributes []Field, headers map[string]string) []Field {
 // isExtensionName reports whether an event's header of that name can be an extension.
 func isExtensionName(name string) bool {
 	switch name {
-	case "", "specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema", "data", deadLetterAttribute:
+	case "", "specversion", "id", "source", "type", "subject", "time", "datacontenttype", "dataschema", "data", DeadLetterAttribute:
 		return false
 	}
 	return !strings.ContainsFunc(name, func(r rune) bool { return (r < 'a' || r > 'z') && (r < '0' || r > '9') })

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
 // The rules that involve several keys. An invalid value was reported before and left
@@ -46,12 +47,33 @@ func (p *Pipeline) check(r *reader, e entry, present entries) {
 		r.errorf(h.Place, "dead_letter.hook.url is the target of the sink, whose consumers would take dead letters for events; expected another target")
 	}
 	p.checkSinks(r, e, present)
+	p.checkBinary(r)
 	p.checkCustomTable(r, e, present)
 	p.checkArchive(r)
 	p.checkWake(r, r.at(e, present, "wake"), r.at(e, present, "eager"))
 	if p.Order == "key" && p.Claim == "range" {
 		r.errorf(r.at(e, present, "claim"), `claim is "range", which order: key does not support; expected "auto" or "stamp"`)
 	}
+}
+
+// checkBinary requires batches of one event where a request carries one. A hook gets them by itself.
+func (p *Pipeline) checkBinary(r *reader) {
+	for _, one := range p.PerSink() {
+		if s := &one.Sink; s.HTTP.Format == binary && (one.BatchSize > 1 || one.AutoBatchSize) {
+			r.errorf(s.formatAt, "%s.format is %q, which sends one event a request, and the batch_size is not 1; expected batch_size: 1", p.sinkPath(), binary)
+		}
+	}
+}
+
+// binary is the format of one CloudEvent a request.
+const binary = httpsink.CloudEventsBinary
+
+// sinkPath is what messages call a sink of the pipeline.
+func (p *Pipeline) sinkPath() string {
+	if p.Sinks != nil {
+		return "sinks"
+	}
+	return "sink"
 }
 
 // checkArchive rejects the relay's own tables as archive. [Config.check] compares the
@@ -157,9 +179,10 @@ func (s *Sink) check(r *reader, e entry, present entries) {
 	s.checkAuthorization(r, e, present)
 	if _, given := present["request"]; s.HTTP.Format == "form" && !given {
 		r.errorf(r.at(e, present, "format"), `%s.format is "form", and %s.request is missing; expected %s.request, which makes the fields`, e.path, e.path, e.path)
-	} else if s.HTTP.Format == "cloudevents" && given {
-		r.errorf(present["request"].key, `%s.request is used together with %s.format "cloudevents"; expected one of them`, e.path, e.path)
+	} else if strings.HasPrefix(s.HTTP.Format, "cloudevents") && given {
+		r.errorf(present["request"].key, "%s.request is used together with %s.format %q; expected one of them", e.path, e.path, s.HTTP.Format)
 	}
+	s.formatAt = r.at(e, present, "format")
 	if _, given := present["sign"]; given && s.HTTP.Format == "ndjson" {
 		r.errorf(present["sign"].key, `%s.sign is used together with %s.format "ndjson", which no Standard Webhooks library reads: they parse the signed body as one JSON text; expected another format`, e.path, e.path)
 	}

@@ -169,6 +169,7 @@ type Sink struct {
 	registered        map[string]sink.Driver
 	registeredSecrets []Secret
 
+	formatAt Place
 	outdated outdated
 }
 
@@ -210,7 +211,7 @@ type HTTPSink struct {
 	Method string
 	// Headers have canonical names; values may contain {topic} and {key}. Nil if there are none.
 	Headers map[string]Secret
-	// Format is "json", "ndjson", "array", "form" or "cloudevents".
+	// Format is "json", "ndjson", "array", "form", "cloudevents" or "cloudevents-binary".
 	Format string
 	// Request and Results are jq programs; "" means none. Secrets are what they read as $secret.NAME, by name.
 	Request, Results string

@@ -84,7 +84,12 @@ func opening(t *testing.T, block, url string) sink.Sink {
 	t.Helper()
 	yaml := "pipelines:\n  - name: crm\n    source: {url: \"postgres://h/p\"}\n    " + strings.ReplaceAll(strings.TrimSpace(block), "\n", "\n    ") + "\n"
 	yaml = regexp.MustCompile(`https://[a-z.]+`).ReplaceAllString(yaml, url)
-	c, err := Parse("http.md", []byte(yaml), func(string) (string, bool) { return "t0ken", true })
+	c, err := Parse("http.md", []byte(yaml), func(name string) (string, bool) {
+		if strings.HasSuffix(name, "SIGNING_SECRET") {
+			return "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", true
+		}
+		return "t0ken", true
+	})
 	if err != nil {
 		t.Fatalf("%v in\n%s", err, yaml)
 	}

@@ -476,7 +476,10 @@ func (p *Pipeline) hookConfig(h configuredHook, process Process) pipeline.Config
 		Backoff: p.backoff(), SendTimeout: h.sink.sendTimeout(1), Gate: process.Gate,
 		Redact: p.redaction.text, Outdated: p.outdatedFor(h.sink), Log: process.Log,
 	}
-	if p.AutoBatchSize {
+	switch {
+	case h.sink.HTTP.Format == binary:
+		c.BatchSize = 1
+	case p.AutoBatchSize:
 		c.BatchSize = 0 // the default
 	}
 	c.Log = cmp.Or(c.Log, slog.Default()).With("to", "dead_letter.hook")

@@ -293,7 +293,7 @@ func (s *Sink) keys() []key {
 		{
 			name: "format", variants: []string{nats, http}, value: sinkFormat{s},
 			help: "http: `json` (default), one JSON object; `ndjson`, one event a line; `array`, an array of events; `form`, the fields that `request` returns; " +
-				"`cloudevents`, batched, or structured with `batch_size: 1`. nats: `payload` (default); `cloudevents`, with its attributes in the headers (binary mode).",
+				"`cloudevents`, batched, or structured with `batch_size: 1`; `cloudevents-binary`, with the attributes in the headers, which needs `batch_size: 1`. nats: `payload` (default); `cloudevents`, with its attributes in the headers (binary mode).",
 		},
 		{name: "gzip", variants: []string{http}, value: boolean(&s.HTTP.Gzip), def: "false", help: "Compresses the body."},
 		{

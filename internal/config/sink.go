@@ -116,7 +116,7 @@ func (f sinkFormat) choice() (formats scalar, def string) {
 	if f.Driver == "nats" {
 		return choice(&f.NATS.Format, "payload", "cloudevents"), "payload"
 	}
-	return choice(&f.HTTP.Format, "json", "ndjson", "array", "form", "cloudevents"), "json"
+	return choice(&f.HTTP.Format, "json", "ndjson", "array", "form", "cloudevents", "cloudevents-binary"), "json"
 }
 
 func (f sinkFormat) expects() string {

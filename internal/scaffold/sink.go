@@ -158,7 +158,7 @@ const httpKeys = `
 #   {"pipeline": "...", "group_id": "...", "events": [
 #     {"id": "17", "topic": "...", "key": "...", "payload": {...},
 #      "headers": {...}, "created_at": "..."}, ...]}
-#format: json   # or ndjson, array, form, cloudevents
+#format: json   # or ndjson, array, form, cloudevents, cloudevents-binary
 # request is a jq program that makes another body from it:
 #request: |
 #  {records: [.events[] | .payload + {external_id: .id}]}

@@ -22,6 +22,8 @@ func (s *Sink) formatOf(b *buffer.Batch) format {
 		return format{appendEvent: sink.AppendLine}
 	case s.cfg.Format == Array:
 		return format{"[", ",", "]", sink.AppendEnvelope}
+	case s.cfg.Format == CloudEventsBinary:
+		return format{appendEvent: func(text []byte, b *buffer.Batch, i int) []byte { return append(text, b.Events[i].Payload...) }}
 	case s.cfg.Format == CloudEvents && s.cfg.Single:
 		return format{appendEvent: sink.AppendCloudEvent}
 	case s.cfg.Format == CloudEvents:
@@ -96,7 +98,10 @@ func (c Config) contentType() string {
 	return "application/json"
 }
 
-const headerEncoding = "Content-Encoding"
+const (
+	headerContentType = "Content-Type"
+	headerEncoding    = "Content-Encoding"
+)
 
 // compressors are reused because each takes a megabyte.
 var compressors = sync.Pool{New: func() any {

@@ -20,6 +20,8 @@ const (
 	Array       = "array"       // an array of events
 	Form        = "form"        // form fields, from the object that Request makes
 	CloudEvents = "cloudevents" // CloudEvents 1.0: batched, or structured with Single
+	// CloudEventsBinary is one CloudEvent 1.0 a request, in binary mode: the body is the payload, the attributes are headers.
+	CloudEventsBinary = "cloudevents-binary"
 )
 
 // Config says where and how to send.
@@ -36,7 +38,7 @@ type Config struct {
 	Headers map[string]string
 	// Format of the body; "" means JSON.
 	Format string
-	// Single promises that no batch has more than one event.
+	// Single promises that no batch has more than one event. CloudEventsBinary implies it, and splits a batch that has more.
 	Single bool
 	// Request is a jq program that makes the body of the one that would be sent without it; "" means
 	// none. A string is sent as it is. As NDJSON an array is sent one element a line, as Form an object
@@ -99,6 +101,9 @@ func (c Config) withDefaults() Config {
 	if c.Format == "" {
 		c.Format = JSON
 	}
+	if c.Format == CloudEventsBinary {
+		c.Single = true
+	}
 	if c.Timeout == 0 {
 		c.Timeout = 30 * time.Second
 	}
@@ -151,12 +156,12 @@ func (c Config) validateBody() error {
 		if c.Request == "" {
 			return errors.New("format is form and request is missing; expected a program that makes the fields")
 		}
-	case CloudEvents:
+	case CloudEvents, CloudEventsBinary:
 		if c.Request != "" {
-			return errors.New("format is cloudevents and request is given; expected only one of them")
+			return fmt.Errorf("format is %s and request is given; expected only one of them", c.Format)
 		}
 	default:
-		return fmt.Errorf("format is %q; expected json, ndjson, array, form or cloudevents", c.Format)
+		return fmt.Errorf("format is %q; expected json, ndjson, array, form, cloudevents or cloudevents-binary", c.Format)
 	}
 	for name, value := range c.Headers {
 		switch canonical := http.CanonicalHeaderKey(name); {

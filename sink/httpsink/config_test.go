@@ -75,7 +75,7 @@ func TestNew_InvalidConfig(t *testing.T) {
 		{httpsink.Config{URL: "http://u:s3cret@h/#{topic}"}, "expected nothing after #"},
 		{httpsink.Config{URL: "http://h", Method: "GET"}, "POST, PUT or PATCH"},
 		{httpsink.Config{URL: "http://h", Method: "post"}, "POST, PUT or PATCH"},
-		{httpsink.Config{URL: "http://h", Format: "xml"}, "json, ndjson, array, form or cloudevents"},
+		{httpsink.Config{URL: "http://h", Format: "xml"}, "json, ndjson, array, form, cloudevents or cloudevents-binary"},
 		{httpsink.Config{URL: "http://h", Timeout: -1}, "timeout is -1ns; expected more than 0"},
 		{httpsink.Config{URL: "http://h", MaxBytes: -1}, "max_bytes is -1"},
 		{httpsink.Config{URL: "http://h", Refused: []int{404, 99}}, "refused contains the status 99"},

@@ -5,6 +5,7 @@
 //	Prepare   the address: events with another URL or other headers need another request   address.go
 //	          the body: {"pipeline", "group_id", "events": [ENVELOPE, ...]}, or that of
 //	          Config.Format                                                                request.go, body.go
+//	                                                                                         binary.go
 //	          a jq program, Config.Request, may make another body of it                    request_program.go, form.go
 //	Acquire   waits for Config.Rate and Config.MaxInFlight                                 ratelimit.go
 //	          gets a token, Config.OAuth2                                                  auth.go, oauth.go

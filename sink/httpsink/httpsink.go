@@ -120,7 +120,10 @@ func newSink(c Config) (*Sink, error) {
 }
 
 func (s *Sink) setHeader(c Config) {
-	s.header = http.Header{"Content-Type": {c.contentType()}, "User-Agent": {"relay"}}
+	s.header = http.Header{"User-Agent": {"relay"}}
+	if c.Format != CloudEventsBinary { // each event has its own
+		s.header.Set(headerContentType, c.contentType())
+	}
 	if s.user != nil {
 		c.Basic.User = s.user.Username()
 		c.Basic.Password, _ = s.user.Password()

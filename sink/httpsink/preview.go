@@ -87,12 +87,18 @@ func (s *Sink) maskedHeader(req *http.Request) (fields []sink.Field) {
 	return fields
 }
 
+// isAttribute reports whether a header has what the event has, as the body does.
+func (s *Sink) isAttribute(name string) bool {
+	_, configured := s.header[name]
+	return s.cfg.Format == CloudEventsBinary && strings.HasPrefix(name, attributePrefix) && !configured
+}
+
 func (s *Sink) maskHeader(name, value string) string {
 	onlyPlaceholders := slices.ContainsFunc(s.templated, func(h templatedHeader) bool {
 		return h.name == name && strings.Join(redact.Literals(h.template.String()), "") == ""
 	})
 	switch scheme, _, _ := strings.Cut(value, " "); {
-	case !MayBeSecret(name), strings.Contains(name, "Version"), onlyPlaceholders:
+	case !MayBeSecret(name), strings.Contains(name, "Version"), onlyPlaceholders, s.isAttribute(name):
 		return value
 	case name == headerAuthorization && (scheme == "Basic" || scheme == "Bearer"):
 		return scheme + " " + hidden

@@ -16,7 +16,9 @@ import (
 type request struct {
 	url    string
 	header http.Header // made of topic and key; nil if no header is
-	body   []byte      // before it is compressed
+	// attributes are those of the one event in binary mode, with its Content-Type; otherwise nil.
+	attributes http.Header
+	body       []byte // before it is compressed
 	// indexes are those of the events in the request.
 	indexes []int
 }
@@ -47,7 +49,7 @@ func (s *Sink) prepare(ctx context.Context, b *buffer.Batch) (*request, []sink.E
 	if len(r.indexes) == 0 {
 		return nil, rejected, nil
 	}
-	if s.cfg.Single && s.cfg.Format == CloudEvents && len(r.indexes) > 1 {
+	if s.cfg.Single && s.isCloudEvents() && len(r.indexes) > 1 {
 		return nil, nil, sink.NewSplitError(singles(r.indexes), rejected, false)
 	}
 	var err error
@@ -60,6 +62,9 @@ func (s *Sink) prepare(ctx context.Context, b *buffer.Batch) (*request, []sink.E
 			err = sink.ProgramFailed(err)
 		}
 		return made, rejected, err
+	}
+	if s.cfg.Format == CloudEventsBinary {
+		r.attributes = binaryAttributes(b, r.indexes[0])
 	}
 	r.body = s.formatOf(b).makeBody(b, r.indexes)
 	if s.cfg.MaxBytes > 0 && len(r.body) > s.cfg.MaxBytes {
@@ -75,7 +80,7 @@ func (s *Sink) prepare(ctx context.Context, b *buffer.Batch) (*request, []sink.E
 
 // checkEvent finds what would make the whole body invalid.
 func (s *Sink) checkEvent(b *buffer.Batch, i int) error {
-	if s.cfg.Format == CloudEvents {
+	if s.isCloudEvents() {
 		_, err := sink.CloudEventAttributes(b, i)
 		return err
 	}
@@ -96,6 +101,11 @@ func (s *Sink) httpRequest(ctx context.Context, r *request, b *buffer.Batch) (*h
 		return nil, err
 	}
 	req.Header, req.Host = s.header.Clone(), s.hostName
+	for name, values := range r.attributes {
+		if _, configured := req.Header[name]; !configured {
+			req.Header[name] = values
+		}
+	}
 	maps.Copy(req.Header, r.header)
 	if s.cfg.Gzip {
 		req.Header.Set(headerEncoding, "gzip")

@@ -197,25 +197,10 @@ func setAttributes(h nats.Header, b *buffer.Batch, i int) error {
 		return err
 	}
 	for _, attribute := range attributes {
-		h[attributePrefix+attribute.Name] = []string{percentEncoded(attribute.Value)}
+		h[attributePrefix+attribute.Name] = []string{sink.CloudEventHeader(attribute.Value)}
 		if attribute.Name == "datacontenttype" {
 			h[headerContentType] = []string{attribute.Value}
 		}
 	}
 	return nil
-}
-
-// percentEncoded encodes blanks, double quotes, per cent signs and everything but printable ASCII. The NATS
-// binding refers to the HTTP binding for this (section 3.1.3.2).
-func percentEncoded(value string) string {
-	special := func(c byte) bool { return c <= ' ' || c > '~' || c == '"' || c == '%' }
-	var encoded strings.Builder
-	for i := range len(value) {
-		if c := value[i]; special(c) {
-			fmt.Fprintf(&encoded, "%%%02X", c)
-		} else {
-			encoded.WriteByte(c)
-		}
-	}
-	return encoded.String()
 }
