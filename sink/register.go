@@ -87,7 +87,7 @@ var registered struct {
 // builtIn are the schemes of the relay's own drivers.
 var builtIn = []string{
 	"redis", "rediss", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel",
-	"nats", "tls+nats", "http", "https", "file", "stdout",
+	"nats", "tls+nats", "http", "https", "postgres", "postgresql", "file", "stdout",
 }
 
 var (

@@ -5,21 +5,32 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
+	"github.com/outboxrelay/relay/sink/pgsink"
 )
 
 func (a *app) schemaCommand() *cobra.Command {
-	var table, payload string
+	var table, payload, inbox string
 	c := &cobra.Command{
 		Use:   "schema [postgres|sqlite]",
 		Short: "Print the DDL of the relay's tables",
 		Long: `Schema prints the DDL of the relay's tables, for PostgreSQL by default. The DDL is
-idempotent and never drops anything.`,
+idempotent and never drops anything. With --inbox it prints the table of a PostgreSQL sink
+(postgres://.../database?table=NAME), which migrate does not create.`,
 		Example: `  relay schema postgres | psql "$DATABASE_URL"
-  relay schema postgres --payload bytes --table app.outbox_events`,
+  relay schema postgres --payload bytes --table app.outbox_events
+  relay schema --inbox inbox | psql "$INBOX_URL"`,
 		Args:      cobra.MaximumNArgs(1),
 		ValidArgs: []string{"postgres", "sqlite"},
 		RunE: func(_ *cobra.Command, args []string) error {
+			if inbox != "" {
+				if _, name, ok := buffer.SplitTable(inbox); !ok || name == "" {
+					return usage("--inbox is %q; expected a name like inbox or app.inbox", inbox)
+				}
+				_, err := io.WriteString(a.stdout, pgsink.Schema(inbox))
+				return err
+			}
 			database := "postgres"
 			if len(args) > 0 {
 				database = args[0]
@@ -34,6 +45,7 @@ idempotent and never drops anything.`,
 	}
 	c.Flags().StringVar(&table, "table", "outbox_events", "the buffer table; may be schema.table on PostgreSQL")
 	c.Flags().StringVar(&payload, "payload", "json", "the payload's type: json, jsonb (PostgreSQL) or bytes")
+	c.Flags().StringVar(&inbox, "inbox", "", "print the table of a PostgreSQL sink, of this name")
 	return c
 }
 

@@ -154,7 +154,7 @@ type Retry struct {
 type Sink struct {
 	// Place is the place of URL in the file.
 	Place Place
-	// Driver is "redis", "nats", "http" or "file", or the scheme of a driver of sink.Register.
+	// Driver is "redis", "nats", "http", "postgres" or "file", or the scheme of a driver of sink.Register.
 	Driver string
 	// URL prints without userinfo and query. An http URL may contain {topic} and {key}.
 	URL Secret
@@ -179,6 +179,8 @@ type RedisSink struct {
 	Mode string
 	// Queue and Class are templates of the queue and of the job's class or task's type, for sidekiq and asynq.
 	Queue, Class string
+	// Retry is what a Sidekiq job says of its retries: "true", "false", a number, or "class" for what its class says.
+	Retry string
 	// Stream, List and Channel are address templates; only the one of the mode is set. Stream and List may also
 	// contain a hash tag.
 	Stream, List, Channel string

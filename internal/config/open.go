@@ -21,6 +21,7 @@ import (
 	"github.com/outboxrelay/relay/sink/filesink"
 	"github.com/outboxrelay/relay/sink/httpsink"
 	"github.com/outboxrelay/relay/sink/natssink"
+	"github.com/outboxrelay/relay/sink/pgsink"
 	"github.com/outboxrelay/relay/sink/redissink"
 	"github.com/outboxrelay/relay/supervisor"
 )
@@ -377,7 +378,7 @@ func (p *Pipeline) openSink(s *Sink, b buffer.Buffer, process Process) (sink.Sin
 	case "redis":
 		return redissink.New(redissink.Config{
 			URL: url, Mode: redissink.Mode(s.Redis.Mode),
-			Stream: s.Redis.Stream, List: s.Redis.List, Channel: s.Redis.Channel, Queue: s.Redis.Queue, Class: s.Redis.Class,
+			Stream: s.Redis.Stream, List: s.Redis.List, Channel: s.Redis.Channel, Queue: s.Redis.Queue, Class: s.Redis.Class, Retry: s.Redis.Retry,
 			MaxLen: s.Redis.MaxLen, DedupeWindow: s.Redis.DedupeWindow,
 			WaitReplicas: s.Redis.WaitReplicas, WaitTimeout: s.Redis.WaitTimeout,
 			TLS: sink.TLS(s.TLS), SentinelPassword: s.Redis.SentinelPassword.Reveal(),
@@ -404,6 +405,8 @@ func (p *Pipeline) openSink(s *Sink, b buffer.Buffer, process Process) (sink.Sin
 			},
 			Sign: revealAll(s.HTTP.Sign.Secrets), Proxy: s.HTTP.Proxy.Reveal(), Secrets: slices.Concat(p.redaction.values(), s.URL.pathSecrets()),
 		})
+	case "postgres":
+		return pgsink.New(pgsink.Config{URL: url, TLS: sink.TLS(s.TLS), Connections: p.Workers})
 	case "file":
 		return filesink.New(filesink.Config{URL: url}, process.Stdout)
 	}

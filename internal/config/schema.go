@@ -245,7 +245,7 @@ func (s *Sink) keys() []key {
 		stream  = "redis stream"
 		list    = "redis list"
 		publish = "redis publish"
-		sidekiq = "redis sidekiq"
+		sidekiq = sidekiqVariant
 		asynq   = "redis asynq"
 		nats    = "nats"
 		http    = "http"
@@ -264,6 +264,10 @@ func (s *Sink) keys() []key {
 		{name: "channel", variants: []string{publish}, value: channel(&s.Redis.Channel), def: "{topic}", help: "The name of the channel; may contain `{topic}` and `{key}`."},
 		{name: "queue", variants: []string{sidekiq, asynq}, value: channel(&s.Redis.Queue), def: "default", help: "The queue; may contain `{topic}` and `{key}`."},
 		{name: "class", variants: []string{sidekiq, asynq}, value: channel(&s.Redis.Class), def: "{topic}", help: "The class of the job, or the type of the asynq task; may contain `{topic}` and `{key}`."},
+		{
+			name: "retry", variants: []string{sidekiq}, value: jobRetry{&s.Redis.Retry}, def: "true",
+			help: "The retries of a job in Sidekiq: `true` (Sidekiq's 25), `false`, a number, or `class`: what the class says with `sidekiq_options`. See [Sidekiq](sinks.md#sidekiq-and-asynq).",
+		},
 		{
 			name: "maxlen", variants: []string{stream}, value: integer(&s.Redis.MaxLen, 1, 1_000_000_000_000),
 			help: "The approximate number of entries that the stream is trimmed to. Default: not trimmed.",
@@ -301,8 +305,8 @@ func (s *Sink) keys() []key {
 			help: "The timeout of a request.",
 		},
 		{
-			name: "tls", variants: []string{redis, nats, http}, value: mapping{&s.TLS},
-			help: "TLS settings; for `https://`, `tls+nats://` and every Redis URL (which then uses TLS, as with `rediss://`).",
+			name: "tls", variants: []string{redis, nats, http, "postgres"}, value: mapping{&s.TLS},
+			help: "TLS settings; for `https://`, `tls+nats://`, `postgres://` and every Redis URL (which then uses TLS, as with `rediss://`).",
 		},
 		{
 			name: "request", variants: []string{http}, value: jqProgram(&s.HTTP.Request, &s.HTTP.Secrets),

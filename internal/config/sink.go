@@ -5,8 +5,10 @@ import (
 	"errors"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -21,6 +23,8 @@ var sinkSchemes = []scheme{
 	{prefix: "tls+nats://", driver: "nats", example: "tls+nats://host:4222", port: "4222", check: natsServers},
 	{prefix: "http://", driver: "http", example: "http://host/path", port: "80", check: httpServer},
 	{prefix: "https://", driver: "http", example: "https://host/path", port: "443", check: httpServer},
+	{prefix: "postgres://", driver: "postgres", example: "postgres://user:password@host/database?table=inbox", port: "5432", check: postgresTable},
+	{prefix: "postgresql://", driver: "postgres", example: "postgresql://user:password@host/database?table=inbox", port: "5432", check: postgresTable},
 	{prefix: "file://", driver: "file", example: "file:///path", port: "1", check: address.isFile},
 	{prefix: "stdout:", driver: "file", example: "stdout:", port: "1", check: address.isEmpty},
 }
@@ -43,6 +47,15 @@ func redisSentinel(a address) error {
 }
 
 func natsServers(a address) error { return cmp.Or(a.someHosts(), a.noPath(), a.noQuery()) }
+
+var errTable = errors.New("has no ?table=NAME")
+
+func postgresTable(a address) error {
+	if _, name, ok := buffer.SplitTable(a.query.Get("table")); !ok || name == "" {
+		return cmp.Or(postgresServer(a), errTable)
+	}
+	return postgresServer(a)
+}
 
 var errBrace = errors.New("has a brace other than {topic} and {key}")
 
@@ -130,6 +143,29 @@ func (f sinkFormat) read(r *reader, e entry) {
 	formats.read(r, e)
 }
 
+// sidekiqVariant is the variant of sinks for Sidekiq.
+const sidekiqVariant = "redis sidekiq"
+
+// jobRetry is the retry of Sidekiq's jobs, which YAML has as a boolean, a number or text.
+type jobRetry struct{ into *string }
+
+func (j jobRetry) expects() string { return `true, false, "class" or an integer from 0 to 10000` }
+
+func (j jobRetry) read(r *reader, e entry) {
+	_, kind, _ := scalarOf(e.node)
+	scalar{what: j.expects(), kind: kind, set: func(in input) error {
+		if n, err := strconv.Atoi(in.text); err == nil && decimal(in.text) && n <= 10_000 {
+			*j.into = strconv.Itoa(n)
+			return nil
+		}
+		if !slices.Contains([]string{"true", "false", "class"}, in.text) {
+			return invalid("")
+		}
+		*j.into = in.text
+		return nil
+	}}.read(r, e)
+}
+
 // target is equal for two sinks that write to the same place, regardless of the user; "" if it is unknown.
 func (s *Sink) target() string {
 	if s.URL.Reveal() == "" || s.Driver == "file" {
@@ -150,6 +186,8 @@ func (s *Sink) target() string {
 		return where + strings.TrimSuffix(path, "/") + " " + s.Redis.Mode + " " + cmp.Or(s.Redis.Stream, s.Redis.List, s.Redis.Channel, s.Redis.Queue)
 	case "nats":
 		return where + " " + s.NATS.Subject
+	case "postgres":
+		return where + a.path + " " + a.query.Get("table")
 	}
 	return where + "/" + strings.TrimPrefix(a.tail, "/")
 }

@@ -111,7 +111,7 @@ func (s *RoutedSink) ownKeys() []key {
 		},
 		{name: "workers", value: orAuto(&s.AutoWorkers, &s.Workers, 32, integer(&s.Workers, 1, 10_000)), help: "As the pipeline's, which is the default."},
 		{name: "order", value: choice(&s.Order, "none", "key"), help: "As the pipeline's, which is the default. Only with the relay's own table."},
-		{name: "retry", value: optional{mapping{ownRetry{&s.Retry}}}, help: "As the pipeline's, which is the default of each key."},
+		{name: "retry", value: optional{mapping{ownRetry{&s.Retry}}}, help: "As the pipeline's, which is the default of each key. A word or a number is Sidekiq's `retry`, as for a single `sink`."},
 		{
 			name: "dead_letter", value: optional{mapping{&s.DeadLetter}},
 			help: "As the pipeline's, which is notified of the dead letters of sinks without a hook of their own.",
@@ -195,7 +195,38 @@ func (s *RoutedSink) place() string {
 	return strings.Join(parts, "\x00")
 }
 
-func (s *RoutedSink) keys() []key { return append(s.ownKeys(), s.Sink.keys()...) }
+// keys have retry last, because its meaning depends on url and mode.
+func (s *RoutedSink) keys() []key {
+	var keys []key
+	for _, k := range append(s.ownKeys(), s.Sink.keys()...) {
+		if k.name != "retry" {
+			keys = append(keys, k)
+		}
+	}
+	return append(keys, key{name: "retry", value: routedRetry{s}})
+}
+
+// routedRetry is the relay's retry, a mapping, or that of Sidekiq's jobs, a word or a number.
+type routedRetry struct{ *RoutedSink }
+
+func (s routedRetry) relays() optional { return optional{mapping{ownRetry{&s.Retry}}} }
+
+func (s routedRetry) expects() string { return s.relays().expects() }
+
+func (s routedRetry) read(r *reader, e entry) {
+	_, _, isScalar := scalarOf(e.node)
+	switch {
+	case s.variant() != sidekiqVariant:
+		s.relays().read(r, e)
+	case e.node == nil:
+		s.Redis.Retry = "true"
+	case isScalar:
+		jobRetry{&s.Redis.Retry}.read(r, e)
+	default:
+		s.Redis.Retry = "true"
+		s.relays().read(r, e)
+	}
+}
 
 // patterns are patterns of topics.
 func patterns(into *[]string) someOf[string] {

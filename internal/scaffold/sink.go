@@ -107,6 +107,8 @@ func (d *Draft) writeSink(w *writer, level int, s *namedSink) {
 		w.lines(level, redisKeys)
 	case strings.HasSuffix(scheme, "nats"):
 		w.lines(level, natsKeys)
+	case strings.HasPrefix(scheme, "postgres"):
+		w.comment(level, "Each event is a row, once. relay schema --inbox NAME prints the table of ?table=NAME; docs/sinks.md explains it.")
 	default:
 		w.comment(level, "One event a line, as JSON.")
 	}

@@ -22,6 +22,9 @@ case $(uname) in
 Linux) linux='faketime chromium' ;;
 *) linux= ;;
 esac
+if command -v apt-get >/dev/null 2>&1; then
+	linux="$linux sidekiq7 sidekiq8"
+fi
 
 missing() {
 	for program in postgres redis-server valkey-server pgbouncer sidekiq $linux; do
@@ -62,6 +65,9 @@ if command -v apt-get >/dev/null 2>&1; then
 	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
 		postgresql redis-server pgbouncer ruby-sidekiq faketime chromium >&2
 	found valkey-server || valkey_from_debian
+	for release in 7 8; do
+		found "sidekiq$release" || as_root sh "$(dirname "$0")/sidekiq.sh" "$release" >&2
+	done
 elif command -v brew >/dev/null 2>&1; then
 	brew install postgresql@16 redis valkey pgbouncer ruby >&2
 	"$(brew --prefix ruby)/bin/gem" install sidekiq >&2

@@ -15,11 +15,22 @@ type SidekiqServer struct {
 	*process
 }
 
-// StartSidekiq starts Sidekiq for queues of a Redis server, the first of which has priority.
+// SidekiqReleases are the commands of the releases of Sidekiq that are installed: that of the system, and
+// those that sidekiq.sh installs on Debian.
+func SidekiqReleases() (commands []string) {
+	for _, name := range []string{"sidekiq", "sidekiq7", "sidekiq8"} {
+		if _, err := program(name); err == nil {
+			commands = append(commands, name)
+		}
+	}
+	return commands
+}
+
+// StartSidekiq starts a release of Sidekiq, one of SidekiqReleases, for queues of a Redis server, the first of which has priority.
 // workers is Ruby code with the classes that it runs. ctx limits the start only. The caller
 // calls Close, before the Redis server's.
-func StartSidekiq(ctx context.Context, redis *RedisServer, workers string, queues ...string) (_ *SidekiqServer, err error) {
-	path, err := program("sidekiq")
+func StartSidekiq(ctx context.Context, command string, redis *RedisServer, workers string, queues ...string) (_ *SidekiqServer, err error) {
+	path, err := program(command)
 	if err != nil {
 		return nil, err
 	}
@@ -41,7 +52,7 @@ func StartSidekiq(ctx context.Context, redis *RedisServer, workers string, queue
 		args = append(args, "-q", queue)
 	}
 	s := &SidekiqServer{&process{
-		name: "sidekiq", path: path, args: args, dir: dir,
+		name: command, path: path, args: args, dir: dir,
 		stop: syscall.SIGTERM, death: syscall.SIGKILL,
 	}}
 	s.ready = func(ctx context.Context) error {

@@ -115,10 +115,10 @@ func RedisSentinel(t testing.TB, args ...string) *SentinelServers {
 	return s
 }
 
-// Sidekiq starts Sidekiq for one test; see [StartSidekiq].
-func Sidekiq(t testing.TB, redis *RedisServer, workers string, queues ...string) *SidekiqServer {
+// Sidekiq starts a release of Sidekiq for one test; see [StartSidekiq].
+func Sidekiq(t testing.TB, command string, redis *RedisServer, workers string, queues ...string) *SidekiqServer {
 	t.Helper()
-	s := must(StartSidekiq(t.Context(), redis, workers, queues...))(t)
+	s := must(StartSidekiq(t.Context(), command, redis, workers, queues...))(t)
 	t.Cleanup(func() { check(t, s.Close()) })
 	return s
 }

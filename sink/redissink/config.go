@@ -3,6 +3,8 @@ package redissink
 import (
 	"errors"
 	"fmt"
+	"slices"
+	"strconv"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox"
@@ -44,6 +46,8 @@ type Config struct {
 	// Queue and Class are the templates of the queue, by default "default", and of the class that runs an
 	// event (asynq: the task's type), by default "{topic}".
 	Queue, Class string
+	// Retry is what a Sidekiq job says of its retries: "true", "false", a number, or "class" for what its class says. "" means "true".
+	Retry string
 	// MaxLen trims a stream to about that many entries after each batch, never to fewer. 0 means no trimming.
 	MaxLen int64
 	// DedupeWindow is how long a stream or an asynq queue remembers a group_id, at least 1ms; 0 means 1h.
@@ -61,6 +65,9 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	if c.Mode == "" {
 		c.Mode = Stream
+	}
+	if c.Retry == "" {
+		c.Retry = "true"
 	}
 	if c.Queue == "" {
 		c.Queue = "default"
@@ -91,6 +98,9 @@ func (c Config) validate() error {
 		}
 	default:
 		invalid("mode is %q; expected stream, list, publish, sidekiq or asynq", c.Mode)
+	}
+	if n, err := strconv.ParseUint(c.Retry, 10, 31); !slices.Contains([]string{"true", "false", retryOfClass}, c.Retry) && (err != nil || strconv.FormatUint(n, 10) != c.Retry) {
+		invalid("retry is %q; expected true, false, class or a number", c.Retry)
 	}
 	if c.MaxLen < 0 {
 		invalid("maxlen is %d; expected 0 or more", c.MaxLen)

@@ -36,9 +36,15 @@ var (
 	errNotJSON = errors.New("the payload is not JSON; expected JSON, as Sidekiq's arguments are")
 )
 
+// retryOfClass leaves a job's retries to its class. Sidekiq's client writes the options of the class into the job, and the relay does
+// not know them. Without the member, Sidekiq asks the class when the job has raised (JobRetry#local of 6.4.1, 7.3.2 and 8.1.7).
+const retryOfClass = "class"
+
 // appendSidekiqJob appends a job as Sidekiq's own client would push it; see
-// https://github.com/sidekiq/sidekiq/wiki/Job-Format. Times are in seconds. The error wraps
-// sink.ErrPermanent.
+// https://github.com/sidekiq/sidekiq/wiki/Job-Format. Times are floats, in seconds, as the clients of Sidekiq up to 7 write them.
+// That of 8 writes integers, in milliseconds, and Sidekiq 8 tells the two apart by the type (ApiUtils#calculate_latency,
+// JobRecord#time_from_timestamp of 8.1.7). So floats are right for every version, also while servers of two versions run.
+// The error wraps sink.ErrPermanent.
 func (s *Sink) appendSidekiqJob(dst []byte, b *buffer.Batch, i int, queue string, now time.Time) ([]byte, error) {
 	e := &b.Events[i]
 	class, err := s.class.Address(e)
@@ -58,7 +64,11 @@ func (s *Sink) appendSidekiqJob(dst []byte, b *buffer.Batch, i int, queue string
 	dst = sink.AppendJSONString(dst, queue)
 	dst = append(dst, `,"jid":"`...)
 	dst = appendJID(dst, b, i)
-	dst = append(dst, `","retry":true,"created_at":`...)
+	dst = append(dst, '"')
+	if s.cfg.Retry != retryOfClass {
+		dst = append(append(dst, `,"retry":`...), s.cfg.Retry...)
+	}
+	dst = append(dst, `,"created_at":`...)
 	dst = appendSeconds(dst, e.CreatedAt)
 	dst = append(dst, `,"enqueued_at":`...)
 	dst = appendSeconds(dst, now)

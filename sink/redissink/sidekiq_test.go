@@ -37,6 +37,13 @@ end
 // A real Sidekiq runs every event of every queue once, and retries those that raise.
 func TestSidekiq_RunsEveryEventOnce(t *testing.T) {
 	t.Parallel()
+	for _, command := range testserver.SidekiqReleases() {
+		t.Run(command, func(t *testing.T) { runsEveryEventOnce(t, command) })
+	}
+}
+
+func runsEveryEventOnce(t *testing.T, command string) {
+	t.Parallel()
 	server, s, c := start(t, redissink.Config{Mode: redissink.Sidekiq, Queue: "{key}", Class: "{topic}"})
 	const events, each = 10_000, 1000
 	queues := []string{"mailers", "default"}
@@ -55,7 +62,7 @@ func TestSidekiq_RunsEveryEventOnce(t *testing.T) {
 	if got := c.SMembers(t.Context(), "queues").Val(); len(got) != 2 || !slices.Contains(got, "default") {
 		t.Errorf("queues are %v", got)
 	}
-	testserver.Sidekiq(t, server, workers, queues...)
+	testserver.Sidekiq(t, command, server, workers, queues...)
 	testkit.Eventually(t, func() error {
 		if n := c.LLen(t.Context(), "done").Val(); n < events {
 			return fmt.Errorf("%d of %d events were run", n, events)
@@ -123,4 +130,106 @@ func TestSidekiq_ReusedID(t *testing.T) {
 		}
 	}
 	testkit.Equal(t, "the jids of a projected batch", jids(projected(later)), jids(projected(b)))
+}
+
+// classes are workers whose jobs always fail, with retries of their own, and one that says what Sidekiq's API makes of a job.
+const classes = `
+class Never
+  include Sidekiq::Worker
+  sidekiq_options retry: false
+  def perform(payload) = raise("never")
+end
+
+class Few
+  include Sidekiq::Worker
+  sidekiq_options retry: 3
+  def perform(payload) = raise("few")
+end
+
+class Reader
+  include Sidekiq::Worker
+  def perform(payload)
+    job = Sidekiq::Queue.new("waiting").first
+    Sidekiq.redis { |r| r.rpush("read", [job.created_at.to_f, job.enqueued_at.to_f, job.latency, Sidekiq::Queue.new("waiting").latency].join(" ")) }
+  end
+end
+`
+
+// With retry: class, Sidekiq asks the class of a job that failed. Otherwise the job says it, whatever its class does.
+func TestSidekiq_Retry(t *testing.T) {
+	t.Parallel()
+	for _, command := range testserver.SidekiqReleases() {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			server, _, c := start(t, redissink.Config{Mode: redissink.Sidekiq})
+			for retry, want := range map[string]string{"class": "Few:3", "5": "Few:5 Never:5", "false": "", "": "Few:true Never:true"} {
+				s, err := redissink.New(redissink.Config{URL: server.URL, Mode: redissink.Sidekiq, Queue: "q" + retry, Class: "{topic}", Retry: retry})
+				testkit.NoError(t, err)
+				t.Cleanup(func() { testkit.NoError(t, s.Close()) })
+				b := newBatch("Never", "Few")
+				mustSend(t, s, b)
+				sidekiq := testserver.Sidekiq(t, command, server, classes, "q"+retry)
+				testkit.Eventually(t, func() error {
+					if n := c.Get(t.Context(), "stat:failed").Val(); n != "2" {
+						return fmt.Errorf("%s of 2 jobs have failed", n)
+					}
+					return nil
+				})
+				testkit.NoError(t, sidekiq.Stop())
+				var got []string
+				for _, text := range c.ZRange(t.Context(), "retry", 0, -1).Val() {
+					var job struct {
+						Class string
+						Retry any
+					}
+					testkit.NoError(t, json.Unmarshal([]byte(text), &job))
+					got = append(got, fmt.Sprintf("%s:%v", job.Class, job.Retry))
+				}
+				slices.Sort(got)
+				testkit.Equal(t, "retries with retry: "+retry, strings.Join(got, " "), want)
+				testkit.NoError(t, c.FlushDB(t.Context()).Err())
+			}
+		})
+	}
+}
+
+// Every release reads the times of a job as they are, in seconds.
+func TestSidekiq_Times(t *testing.T) {
+	t.Parallel()
+	for _, command := range testserver.SidekiqReleases() {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			server, s, c := start(t, redissink.Config{Mode: redissink.Sidekiq, Queue: "{key}", Class: "{topic}"})
+			waiting, reading := "waiting", "reading"
+			b := newBatch("Reader", "Reader")
+			created := time.Now().Add(-time.Hour).UTC()
+			for i, queue := range []*string{&waiting, &reading} {
+				b.Events[i].Key, b.Events[i].CreatedAt = queue, created
+			}
+			mustSend(t, s, b)
+			sent := time.Now()
+			testserver.Sidekiq(t, command, server, `require "sidekiq/api"`+classes, reading)
+			var read []string
+			testkit.Eventually(t, func() error {
+				if read = c.LRange(t.Context(), "read", 0, -1).Val(); len(read) == 0 {
+					return fmt.Errorf("nothing was read")
+				}
+				return nil
+			})
+			var createdAt, enqueuedAt, ofJob, ofQueue float64
+			if _, err := fmt.Sscan(read[0], &createdAt, &enqueuedAt, &ofJob, &ofQueue); err != nil {
+				t.Fatalf("%q: %v", read, err)
+			}
+			near := func(what string, got, want, within float64) {
+				if got < want-within || got > want+within {
+					t.Errorf("%s is %f, want about %f", what, got, want)
+				}
+			}
+			since := time.Since(sent).Seconds()
+			near("created_at", createdAt, float64(created.UnixMicro())/1e6, 0.001)
+			near("enqueued_at", enqueuedAt, float64(sent.UnixMicro())/1e6, 5)
+			near("the job's latency", ofJob, since, since+5)
+			near("the queue's latency", ofQueue, since, since+5)
+		})
+	}
 }
