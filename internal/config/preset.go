@@ -23,11 +23,21 @@ var presets = map[string]preset{
 	// Debezium's outbox event router with its default settings, and the type in a header, as
 	// table.fields.additional.placement can add it.
 	// https://debezium.io/documentation/reference/stable/transformations/outbox-event-router.html
+	//
+	// Its Quarkus extension adds the columns timestamp and tracingspancontext (OutboxEventHbmWriter), which other tables lack: the
+	// name of a column that the row lacks is that of "absent". tracingspancontext has the lines of Java properties; as headers, which
+	// carry no line breaks everywhere, they are the W3C's traceparent and tracestate, and all of them on one line.
 	"debezium": {id: "id", project: map[string]string{"postgres": `
-SELECT e.ID AS id, 'outbox.event.' || e.aggregatetype AS topic, e.aggregateid AS key,
+SELECT e.ID AS id, 'outbox.event.' || e.aggregatetype AS topic, e.aggregateid::text AS key,
        coalesce(e.payload, 'null') AS payload,
-       jsonb_strip_nulls(jsonb_build_object('id', e.ID, 'eventType', e.type)) AS headers
-FROM {events} e`}},
+       jsonb_strip_nulls(jsonb_build_object('id', e.ID, 'eventType', e.type,
+         'tracingspancontext', btrim(regexp_replace(regexp_replace(span.context, '(^|\n)#[^\n]*', '\1', 'g'), '\s+', ' ', 'g')),
+         'traceparent', substring(span.context FROM '(?:^|\n)traceparent=(\S+)'),
+         'tracestate', replace(substring(span.context FROM '(?:^|\n)tracestate=(\S+)'), '\', ''))) AS headers,
+       (SELECT "timestamp" FROM (SELECT e.*) AS own) AS created_at
+FROM {events} e
+CROSS JOIN (SELECT NULL::text AS tracingspancontext, NULL::timestamptz AS "timestamp") AS absent
+CROSS JOIN LATERAL (SELECT (SELECT tracingspancontext::text FROM (SELECT e.*) AS own) AS context) AS span`}},
 	// The active_outbox gem, which writes events and sends none. https://github.com/rootstrap/active_outbox
 	"rails": {id: "id", project: map[string]string{
 		"postgres": `
