@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"encoding/json"
 	"os"
 	"regexp"
 	"testing"
@@ -27,6 +28,12 @@ func TestSchema(t *testing.T) {
 	do(t, nil, "schema", "sqlite").want(t, 0, "AUTOINCREMENT", "")
 	do(t, nil, "schema", "sqlite", "--payload", "bytes").want(t, 0, "BLOB NOT NULL", "")
 	do(t, nil, "schema", "sqlite", "--payload", "jsonb").want(t, 2, "", `--payload is "jsonb"; expected "json" or "bytes"`)
+	do(t, nil, "schema", "config", "--payload", "json").want(t, 2, "", `--payload is used with config; expected it with postgres or sqlite`)
+	do(t, nil, "schema", "oracle").want(t, 2, "", `the schema is "oracle"; expected "postgres", "sqlite" or "config"`)
+	var schema struct{ Title string }
+	if err := json.Unmarshal([]byte(do(t, nil, "schema", "config").stdout), &schema); err != nil || schema.Title != "relay.yaml" {
+		t.Errorf("the schema of the configuration has the title %q (%v)", schema.Title, err)
+	}
 	for _, database := range []string{"postgres", "sqlite"} {
 		if ddl := do(t, nil, "schema", database).stdout; regexp.MustCompile(`(?i)\bdrop\b`).MatchString(ddl) {
 			t.Errorf("the schema of %s has a DROP", database)

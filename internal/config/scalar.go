@@ -40,7 +40,9 @@ type scalar struct {
 	multiline bool
 	// shown is what texts may show of an expanded value.
 	shown shown
-	set   func(input) error
+	// schema is what JSONSchema says of a value that is written out, besides the type that kind has.
+	schema object
+	set    func(input) error
 }
 
 // invalid is the error that set returns for an unexpected value. Its text gives the
@@ -202,7 +204,7 @@ func credential(into *Secret) scalar {
 
 // integer is decimal, 1000 or 1_000. YAML libraries disagree on other notations.
 func integer[T int | int64](into *T, low, high T) scalar {
-	return scalar{what: fmt.Sprintf("an integer from %d to %d", low, high), kind: asNumber, set: func(in input) error {
+	return scalar{what: fmt.Sprintf("an integer from %d to %d", low, high), kind: asNumber, schema: between("integer", low, high), set: func(in input) error {
 		if !decimal(in.text) {
 			return invalid("")
 		}
@@ -222,7 +224,7 @@ func decimal(s string) bool {
 }
 
 func number(into *float64, low, high float64) scalar {
-	return scalar{what: fmt.Sprintf("a number from %v to %v", low, high), kind: asNumber, set: func(in input) error {
+	return scalar{what: fmt.Sprintf("a number from %v to %v", low, high), kind: asNumber, schema: between("number", low, high), set: func(in input) error {
 		n, err := strconv.ParseFloat(in.text, 64)
 		if err != nil || !(low <= n && n <= high) { // NaN fails too
 			return invalid("")
@@ -248,7 +250,7 @@ func boolean(into *bool) scalar {
 
 func duration(into *time.Duration, low, high time.Duration) scalar {
 	what := fmt.Sprintf("a duration from %s to %s (like 30s)", short(low), short(high))
-	return scalar{what: what, kind: asText, unit: true, shown: showAll, set: func(in input) error {
+	return scalar{what: what, kind: asText, unit: true, shown: showAll, schema: object{"pattern": goDuration}, set: func(in input) error {
 		d, err := time.ParseDuration(in.text)
 		if err != nil || d < low || d > high {
 			return invalid("")
@@ -272,7 +274,7 @@ func short(d time.Duration) string {
 
 // choice is one of a few words.
 func choice(into *string, words ...string) scalar {
-	return scalar{what: or(quoted(words)), kind: asText, shown: showAll, set: func(in input) error {
+	return scalar{what: or(quoted(words)), kind: asText, shown: showAll, schema: object{"enum": words}, set: func(in input) error {
 		if !slices.Contains(words, in.text) {
 			return invalid("")
 		}

@@ -253,7 +253,7 @@ func (s *Sink) keys() []key {
 	return append([]key{
 		{name: "url", value: sinkURL{s}, required: true, help: "The sink; the scheme selects the kind. The path and query of an http URL may contain `{topic}` and `{key}`."},
 		{
-			name: "mode", variants: []string{redis}, value: choice(&s.Redis.Mode, "stream", "list", "publish", "sidekiq", "asynq"), def: "stream",
+			name: "mode", variants: []string{redis}, value: choice(&s.Redis.Mode, redisModes...), def: redisModes[0],
 			help: "XADD to a stream, RPUSH to a list, PUBLISH to a channel, or jobs for Sidekiq or asynq. See [Sidekiq and asynq](sinks.md#sidekiq-and-asynq).",
 		},
 		{
@@ -340,6 +340,9 @@ func (s *Sink) keys() []key {
 		},
 	}, s.registeredKeys()...)
 }
+
+// redisModes are the modes of a redis sink, the default first.
+var redisModes = []string{"stream", "list", "publish", "sidekiq", "asynq"}
 
 // httpRate is the rate limit of an http sink.
 type httpRate struct{ *HTTPSink }

@@ -179,7 +179,9 @@ var (
 )
 
 func name(into *string) scalar {
-	return text(into, "a name of a-z, 0-9, _ and -", pipelineName.MatchString).showing(showAll)
+	s := text(into, "a name of a-z, 0-9, _ and -", pipelineName.MatchString).showing(showAll)
+	s.schema = object{"pattern": pipelineName.String()}
+	return s
 }
 
 // sqlName matches a table name with an optional schema. Each part is plain or quoted.
@@ -214,7 +216,7 @@ func hostName(into *string) scalar {
 func level(into *slog.Level) scalar {
 	var word string
 	s := choice(&word, "debug", "info", "warn", "error")
-	return scalar{what: s.what, kind: s.kind, shown: s.shown, set: func(in input) error {
+	return scalar{what: s.what, kind: s.kind, shown: s.shown, schema: s.schema, set: func(in input) error {
 		if err := s.set(in); err != nil {
 			return err
 		}
