@@ -22,7 +22,7 @@ build: ## build bin/relay; TAGS=slim without SQLite and the demo, RELEASE=v1.2.3
 	CGO_ENABLED=0 $(GO) build -trimpath -tags "$(TAGS)" -ldflags "-s -w -X main.release=$(RELEASE)" -o bin/relay ./cmd/relay
 
 .PHONY: servers
-servers: ## install PostgreSQL, Redis, Valkey, PgBouncer and Sidekiq for the tests, if missing
+servers: ## install PostgreSQL, Redis, Valkey, PgBouncer, Sidekiq and Prometheus for the tests, if missing
 	@sh internal/testserver/install.sh
 
 .PHONY: test

@@ -9,8 +9,8 @@ import (
 func TestAccess_RejectsOtherSites(t *testing.T) {
 	t.Parallel()
 	a := newDeadFixture(t, "a", 2)
-	open := New([]Pipeline{a.pipeline()}, NewMetrics(), Config{})
-	tokened := New([]Pipeline{a.pipeline()}, NewMetrics(), Config{Guard: guard("t0ken")})
+	open := New([]Pipeline{a.pipeline()}, NewMetrics("1.2.3"), Config{})
+	tokened := New([]Pipeline{a.pipeline()}, NewMetrics("1.2.3"), Config{Guard: guard("t0ken")})
 	const body = `{"pipeline": "a", "ids": "all", "dry_run": true}`
 	bearer := header("Authorization", "Bearer t0ken")
 	host := func(name string) func(*http.Request) { return func(r *http.Request) { r.Host = name } }

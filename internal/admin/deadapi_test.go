@@ -96,7 +96,7 @@ func TestListDead(t *testing.T) {
 	t.Parallel()
 	a, b := newDeadFixture(t, "a", 3), newDeadFixture(t, "b", 2)
 	a.exec(t, "UPDATE outbox_dead_letters SET closed_at = died_at, closed_as = 'replayed', closed_by = 'somebody', closed_reason = 'a reason', key = 'k', headers = '{\"h\": \"x\"}', payload = x'00ff' WHERE event_id = 3")
-	s := New([]Pipeline{a.pipeline(), b.pipeline()}, NewMetrics(), Config{Redact: redactor})
+	s := New([]Pipeline{a.pipeline(), b.pipeline()}, NewMetrics("1.2.3"), Config{Redact: redactor})
 	for query, want := range map[string]string{
 		"": "a1 a2 b1 b2", "?pipeline=b": "b1 b2", "?topic=topic1": "a1 b1", "?error=REFUSED+2": "a2 b2", "?id=2&id=1&pipeline=a": "a1 a2",
 		"?older_than=1h&newer_than=3h": "a1 a2 b1 b2", "?older_than=3h": "", "?newer_than=1h": "", "?closed=true&pipeline=a": "a1 a2 a3",
@@ -135,7 +135,7 @@ func TestListDead(t *testing.T) {
 
 func TestListDead_LinksPages(t *testing.T) {
 	t.Parallel()
-	s := New([]Pipeline{newDeadFixture(t, "a", 5).pipeline(), newDeadFixture(t, "b", 0).pipeline(), newDeadFixture(t, "c", 4).pipeline()}, NewMetrics(), Config{})
+	s := New([]Pipeline{newDeadFixture(t, "a", 5).pipeline(), newDeadFixture(t, "b", 0).pipeline(), newDeadFixture(t, "c", 4).pipeline()}, NewMetrics("1.2.3"), Config{})
 	path, got := "/api/dead?limit=3&error=refused", ""
 	for pages := 0; path != ""; pages++ {
 		if pages > 5 {
@@ -175,7 +175,7 @@ func header(name, value string) func(*http.Request) {
 func TestChangeDead(t *testing.T) {
 	t.Parallel()
 	a := newDeadFixture(t, "a", 9)
-	s := New([]Pipeline{newDeadFixture(t, "z", 3).pipeline(), a.pipeline()}, NewMetrics(), Config{})
+	s := New([]Pipeline{newDeadFixture(t, "z", 3).pipeline(), a.pipeline()}, NewMetrics("1.2.3"), Config{})
 	for _, c := range []struct {
 		path, body, answer, open string
 		events                   int
@@ -214,7 +214,7 @@ func TestChangeDead_SkipsUnnotified(t *testing.T) {
 	a := newDeadFixture(t, "a", 5)
 	a.hasHook = true
 	a.exec(t, "UPDATE outbox_dead_letters SET notified_at = died_at WHERE event_id > 2")
-	s := New([]Pipeline{a.pipeline()}, NewMetrics(), Config{})
+	s := New([]Pipeline{a.pipeline()}, NewMetrics("1.2.3"), Config{})
 	for path, want := range map[string]string{"discard": `"changed": 1,`, "replay": `"changed": 2,`} {
 		body := map[string]string{"discard": `{"pipeline": "a", "ids": ["1", "3"]}`, "replay": `{"pipeline": "a", "ids": ["2", "4", "5"]}`}[path]
 		if w := post(t, s, "/api/dead/"+path, body); !strings.Contains(w.Body.String(), want) || !strings.Contains(w.Body.String(), `"unnotified": 1,`) {
@@ -229,7 +229,7 @@ func TestChangeDead_SkipsUnnotified(t *testing.T) {
 func TestChangeDead_ValidatesRequest(t *testing.T) {
 	t.Parallel()
 	a := newDeadFixture(t, "a", 2)
-	s := New([]Pipeline{a.pipeline()}, NewMetrics(), Config{})
+	s := New([]Pipeline{a.pipeline()}, NewMetrics("1.2.3"), Config{})
 	const good = `{"pipeline": "a", "ids": "all", "dry_run": true}`
 	for body, code := range map[string]int{
 		good: 200, "": 400, "{}": 400, "[]": 400, `{"pipeline": "a"}`: 400, `{"pipeline": "a", "ids": []}`: 400, `{"pipeline": "a", "ids": [17]}`: 400,

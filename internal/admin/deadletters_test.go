@@ -58,7 +58,7 @@ func TestDeadLetter_UUID(t *testing.T) {
 func TestChangeDead_UUIDMatchesNoInteger(t *testing.T) {
 	t.Parallel()
 	m := newDeadFixture(t, "a", 3)
-	s := New([]Pipeline{m.pipeline()}, NewMetrics(), Config{Redact: redactor})
+	s := New([]Pipeline{m.pipeline()}, NewMetrics("1.2.3"), Config{Redact: redactor})
 	w := post(t, s, "/api/dead/discard", `{"pipeline": "a", "ids": ["0198c0de-0000-7000-8000-000000000001"]}`)
 	if open := m.open(t); open != "1 2 3" {
 		t.Errorf("got %d %s, and %q are open", w.Code, w.Body, open)

@@ -21,13 +21,15 @@ var (
 	suspectDesc     = desc("relay_oldest_suspect_seconds", "Time since the oldest suspect batch was claimed; 0 if there is none."+unknown)
 	transactionDesc = desc("relay_source_oldest_transaction_seconds",
 		"Age of the oldest open transaction on the database server; 0 if there is none."+unknown)
-	unnotifiedDesc = desc("relay_dead_letters_unnotified", "Open dead letters that dead_letter.hook was not notified of; all of them without a hook."+unknown)
-	upDesc         = desc("relay_source_up", "1 if the status could be read from the database, 0 otherwise.")
-	batchSizeDesc  = desc("relay_batch_size", "Current batch size: batch_size, or the value that auto found.")
-	workersDesc    = desc("relay_workers", "Current number of batches sent at once: workers, or the value that auto found.")
-	notReadyDesc   = desc("relay_not_ready", "1 for the class of the reason why the pipeline is not ready, as in /readyz, 0 for the others.", "class")
-	pausedDesc     = desc("relay_paused", "1 while the pipeline, or the sink, is paused by relay pause, 0 otherwise."+unknown)
-	readyDesc      = desc("relay_ready", "1 if the pipeline reaches its database and sink and makes progress, 0 otherwise; /readyz has the class of the reason.")
+	deadLettersDesc = desc("relay_dead_letters", "Open dead letters: neither replayed nor discarded."+unknown)
+	unnotifiedDesc  = desc("relay_dead_letters_unnotified", "Open dead letters that dead_letter.hook was not notified of; all of them without a hook."+unknown)
+	hookDesc        = desc("relay_dead_letter_hook", "1 if a dead_letter.hook is notified of the dead letters, 0 if there is none.")
+	upDesc          = desc("relay_source_up", "1 if the status could be read from the database, 0 otherwise.")
+	batchSizeDesc   = desc("relay_batch_size", "Current batch size: batch_size, or the value that auto found.")
+	workersDesc     = desc("relay_workers", "Current number of batches sent at once: workers, or the value that auto found.")
+	notReadyDesc    = desc("relay_not_ready", "1 for the class of the reason why the pipeline is not ready, as in /readyz, 0 for the others.", "class")
+	pausedDesc      = desc("relay_paused", "1 while the pipeline, or the sink, is paused by relay pause, 0 otherwise."+unknown)
+	readyDesc       = desc("relay_ready", "1 if the pipeline reaches its database and sink and makes progress, 0 otherwise; /readyz has the class of the reason.")
 )
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -40,7 +42,7 @@ type gauges struct{ snapshots snapshots }
 
 // Describe implements prometheus.Collector.
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{pendingDesc, oldestDesc, batchesDesc, suspectsDesc, suspectDesc, transactionDesc, unnotifiedDesc, upDesc, pausedDesc, readyDesc, notReadyDesc, batchSizeDesc, workersDesc} {
+	for _, d := range []*prometheus.Desc{pendingDesc, oldestDesc, batchesDesc, suspectsDesc, suspectDesc, transactionDesc, deadLettersDesc, unnotifiedDesc, hookDesc, upDesc, pausedDesc, readyDesc, notReadyDesc, batchSizeDesc, workersDesc} {
 		to <- d
 	}
 }
@@ -54,8 +56,9 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 		if len(p.Sinks) == 0 {
 			c.status(&buffer.SinkStatus{
 				Pending: s.Pending, OldestPending: s.OldestPending, AgeUnknown: s.AgeUnknown, Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered,
-				Suspects: s.Suspects, OldestSuspect: s.OldestSuspect, Unnotified: s.Unnotified,
+				Suspects: s.Suspects, OldestSuspect: s.OldestSuspect, Dead: s.Dead, Unnotified: s.Unnotified,
 			})
+			c.gauge(hookDesc, boolGauge(p.HasHook))
 			c.known(pausedDesc, boolGauge(pausedState(s.Pauses, "") != ""))
 			c.health(p.Health)
 			return
@@ -66,6 +69,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 		}
 		for _, one := range p.Sinks {
 			c.sink = one.Name
+			c.gauge(hookDesc, boolGauge(p.Notifies(one.Name)))
 			c.known(pausedDesc, boolGauge(pausedState(s.Pauses, one.Name) != ""))
 			c.health(one.Health)
 		}
@@ -102,6 +106,7 @@ func (c collecting) status(s *buffer.SinkStatus) {
 	c.known(batchesDesc, float64(s.Delivered), "delivered")
 	c.known(suspectsDesc, float64(s.Suspects))
 	c.known(suspectDesc, s.OldestSuspect.Seconds())
+	c.known(deadLettersDesc, float64(s.Dead))
 	c.known(unnotifiedDesc, float64(s.Unnotified))
 }
 

@@ -1,6 +1,8 @@
 package admin
 
 import (
+	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 
@@ -36,8 +38,8 @@ type Metrics struct {
 }
 
 // NewMetrics returns metrics with a registry of their own and the metrics of the
-// process. [Metrics.Observer] adds those of a pipeline.
-func NewMetrics() *Metrics {
+// process. [Metrics.Observer] adds those of a pipeline. version is the relay's, and may be "".
+func NewMetrics(version string) *Metrics {
 	counter := func(name, help string, labels ...string) *prometheus.CounterVec {
 		return prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, append(labels, label, sinkLabel))
 	}
@@ -64,9 +66,25 @@ func NewMetrics() *Metrics {
 		Help: "Age of the oldest transaction, prepared transaction and replication slot that blocks vacuum or keeps WAL on the database server, " +
 			"as last observed by the supervisor; 0 if there is none, NaN while the database is unavailable.",
 	}, []string{"kind", label})
-	m.registry.MustRegister(m.xminHorizon, m.delivered, m.dead, m.batches, m.claim, m.send, m.settle, m.latency,
+	m.registry.MustRegister(buildInfo(version), m.xminHorizon, m.delivered, m.dead, m.batches, m.claim, m.send, m.settle, m.latency,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
+}
+
+// buildInfo is 1, with labels that describe the program.
+func buildInfo(version string) prometheus.Collector {
+	revision := ""
+	if info, ok := debug.ReadBuildInfo(); ok {
+		for _, s := range info.Settings {
+			if s.Key == "vcs.revision" {
+				revision = s.Value
+			}
+		}
+	}
+	return prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+		Name: "relay_build_info", Help: "1, with the version, the commit (if the build knows it), and the version of Go in its labels.",
+		ConstLabels: prometheus.Labels{"version": version, "revision": revision, "goversion": runtime.Version()},
+	}, func() float64 { return 1 })
 }
 
 // Observer returns the observer of a pipeline and creates its metrics; sink is the name of one of its several sinks, "" if it has a

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -54,7 +55,7 @@ func families(t *testing.T, s *Server) map[string]*dto.MetricFamily {
 
 // observed returns a server of two pipelines, and the observer of the first.
 func observed() (*Server, *Observer) {
-	m := NewMetrics()
+	m := NewMetrics("1.2.3")
 	o := m.Observer("orders", "")
 	m.Observer("down", "")
 	return New(two(), m, Config{}), o
@@ -81,7 +82,7 @@ func TestMetrics_PresentFromTheStart(t *testing.T) {
 	}
 	for name, value := range map[string]float64{
 		"relay_events_pending{pipeline=": 1234, "relay_oldest_pending_seconds{pipeline=": 90.123456,
-		"relay_source_oldest_transaction_seconds{pipeline=": 5, "relay_dead_letters_unnotified{pipeline=": 2, "relay_batches{pipeline=": -1,
+		"relay_source_oldest_transaction_seconds{pipeline=": 5, "relay_dead_letters{pipeline=": 4, "relay_dead_letters_unnotified{pipeline=": 2, "relay_batches{pipeline=": -1,
 		"relay_suspect_batches{pipeline=": 2, "relay_oldest_suspect_seconds{pipeline=": 500,
 	} {
 		if value >= 0 {
@@ -92,6 +93,8 @@ func TestMetrics_PresentFromTheStart(t *testing.T) {
 			want[name+"orders,state="+state+"}"], want[name+"down,state="+state+"}"] = float64(i+1), math.NaN()
 		}
 	}
+	want["relay_build_info{goversion="+runtime.Version()+",revision=,version=1.2.3}"] = 1
+	want["relay_dead_letter_hook{pipeline=orders}"], want["relay_dead_letter_hook{pipeline=down}"] = 0, 0
 	want["relay_source_up{pipeline=orders}"], want["relay_source_up{pipeline=down}"] = 1, 0
 	want["relay_paused{pipeline=orders}"], want["relay_paused{pipeline=down}"] = 0, math.NaN()
 	want["relay_ready{pipeline=orders}"], want["relay_ready{pipeline=down}"] = 1, 0
@@ -121,7 +124,7 @@ func TestMetrics_PresentFromTheStart(t *testing.T) {
 
 func TestVacuumObserver(t *testing.T) {
 	t.Parallel()
-	m := NewMetrics()
+	m := NewMetrics("1.2.3")
 	s := New(two(), m, Config{})
 	m.Observer("apart", "")
 	h := m.VacuumObserver("orders", "down")
@@ -250,7 +253,7 @@ func TestObserver_Latency(t *testing.T) {
 }
 
 func BenchmarkSettled(b *testing.B) {
-	o := NewMetrics().Observer("orders", "")
+	o := NewMetrics("1.2.3").Observer("orders", "")
 	ten := batch(1000, time.Minute)
 	for _, outcomes := range [][]buffer.Outcome{{{}}, {{IDs: ten.IDs()}}} {
 		b.Run(fmt.Sprintf("ids=%d", len(outcomes[0].IDs)), func(b *testing.B) {

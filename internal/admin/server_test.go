@@ -26,7 +26,7 @@ func redactor(text string) string { return strings.ReplaceAll(text, "s3cret", "*
 
 func TestStatus(t *testing.T) {
 	t.Parallel()
-	s := New(two(), NewMetrics(), Config{Redact: redactor})
+	s := New(two(), NewMetrics("1.2.3"), Config{Redact: redactor})
 	w := get(t, s, "/api/status")
 	const want = `{
   "pipelines": [
@@ -64,11 +64,11 @@ func TestStatus(t *testing.T) {
 	if diff := cmp.Diff(want, w.Body.String()); diff != "" || w.Code != http.StatusServiceUnavailable {
 		t.Errorf("status %d %s", w.Code, diff)
 	}
-	w = get(t, New(two()[:1], NewMetrics(), Config{}), "/api/status")
+	w = get(t, New(two()[:1], NewMetrics("1.2.3"), Config{}), "/api/status")
 	if w.Code != http.StatusOK || strings.Contains(w.Body.String(), "errors") {
 		t.Errorf("status %d %s", w.Code, w.Body)
 	}
-	w = get(t, New(nil, NewMetrics(), Config{}), "/api/status")
+	w = get(t, New(nil, NewMetrics("1.2.3"), Config{}), "/api/status")
 	if w.Body.String() != "{\n  \"pipelines\": []\n}\n" {
 		t.Errorf("without pipelines: %s", w.Body)
 	}
@@ -80,7 +80,7 @@ func TestStatus_DeadLetterHook(t *testing.T) {
 		Dead: 4, Unnotified: 3, HookWaits: []buffer.Wait{{Batches: 2}, {Error: "503 from s3cret", Batches: 1, Events: 3, First: 2 * time.Second, Last: 2 * time.Second}},
 	}}).pipeline()
 	p.HasHook = true
-	s := New([]Pipeline{p}, NewMetrics(), Config{Redact: redactor})
+	s := New([]Pipeline{p}, NewMetrics("1.2.3"), Config{Redact: redactor})
 	const want = `"dead_letter_hook": {
         "unnotified": 3,
         "waits": [
@@ -106,7 +106,7 @@ func TestStatus_ShowsVacuumBlocker(t *testing.T) {
 			Kind: buffer.BlockedByTransaction, PID: 7, Application: "<b>report", User: "bob", Database: "app", State: "idle in transaction",
 			Backend: "client backend", Age: 2 * time.Hour, QueryAge: time.Hour, Behind: 1234, Horizon: 9,
 		}}).pipeline(),
-	}, NewMetrics(), Config{})
+	}, NewMetrics("1.2.3"), Config{})
 	var got struct{ Pipelines []map[string]any }
 	if err := json.Unmarshal(get(t, s, "/api/status").Body.Bytes(), &got); err != nil {
 		t.Fatal(err)
@@ -126,7 +126,7 @@ func TestStatus_ShowsVacuumBlocker(t *testing.T) {
 
 func TestProbes(t *testing.T) {
 	t.Parallel()
-	s := New(two(), NewMetrics(), Config{Guard: guard("t0ken"), Redact: redactor})
+	s := New(two(), NewMetrics("1.2.3"), Config{Guard: guard("t0ken"), Redact: redactor})
 	if w := get(t, s, "/livez"); w.Code != http.StatusOK {
 		t.Errorf("/livez answers %d", w.Code)
 	}
@@ -142,7 +142,7 @@ func TestProbes(t *testing.T) {
 		{"no token is configured", "", "", open},
 		{"no token is configured, one is given", "", "t0ken", open},
 	} {
-		s := New(two(), NewMetrics(), Config{Guard: guard(c.configured), Redact: redactor})
+		s := New(two(), NewMetrics("1.2.3"), Config{Guard: guard(c.configured), Redact: redactor})
 		w := get(t, s, "/readyz", func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+c.given) })
 		var body bytes.Buffer
 		if err := json.Compact(&body, w.Body.Bytes()); err != nil {
@@ -152,18 +152,18 @@ func TestProbes(t *testing.T) {
 			t.Errorf("%s: /readyz %d %s", c.name, w.Code, diff)
 		}
 	}
-	unknown := New([]Pipeline{(&state{name: "odd", ready: errUnreachable}).pipeline()}, NewMetrics(), Config{})
+	unknown := New([]Pipeline{(&state{name: "odd", ready: errUnreachable}).pipeline()}, NewMetrics("1.2.3"), Config{})
 	if w := get(t, unknown, "/readyz"); !strings.Contains(w.Body.String(), `"class": "stalled"`) {
 		t.Errorf("an error without a class: %s", w.Body)
 	}
-	if w := get(t, New(two()[:1], NewMetrics(), Config{}), "/readyz"); w.Code != http.StatusOK {
+	if w := get(t, New(two()[:1], NewMetrics("1.2.3"), Config{}), "/readyz"); w.Code != http.StatusOK {
 		t.Errorf("/readyz answers %d", w.Code)
 	}
 }
 
 func TestServer_Paths(t *testing.T) {
 	t.Parallel()
-	s := New(two(), NewMetrics(), Config{})
+	s := New(two(), NewMetrics("1.2.3"), Config{})
 	if w := get(t, s, "/nothing"); w.Code != http.StatusNotFound {
 		t.Errorf("/nothing answers %d", w.Code)
 	}
@@ -176,7 +176,7 @@ func TestServer_Paths(t *testing.T) {
 
 func TestAccess_RequiresToken(t *testing.T) {
 	t.Parallel()
-	s := New(two()[:1], NewMetrics(), Config{Guard: guard("t0ken")})
+	s := New(two()[:1], NewMetrics("1.2.3"), Config{Guard: guard("t0ken")})
 	basic := func(login string) string { return "Basic " + base64.StdEncoding.EncodeToString([]byte(login)) }
 	for authorization, lets := range map[string]bool{
 		"": false, "Bearer": false, "Bearer ": false, "Bearer t0ke": false, "Bearer t0ken2": false, "t0ken": false,
@@ -204,7 +204,7 @@ func TestSnapshots_DatabaseHangs(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		hanging := &state{name: "hangs", hangs: make(chan struct{}), asked: make(chan struct{}, 10)}
-		s := New([]Pipeline{hanging.pipeline(), two()[0]}, NewMetrics(), Config{})
+		s := New([]Pipeline{hanging.pipeline(), two()[0]}, NewMetrics("1.2.3"), Config{})
 		var wait sync.WaitGroup
 		began := time.Now()
 		for range 5 {
@@ -261,7 +261,7 @@ func TestServer_Run(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error)
-	go func() { ended <- New(two(), NewMetrics(), Config{}).Run(ctx, l) }()
+	go func() { ended <- New(two(), NewMetrics("1.2.3"), Config{}).Run(ctx, l) }()
 	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+l.Addr().String()+"/livez", nil)
 	if err != nil {
 		t.Fatal(err)

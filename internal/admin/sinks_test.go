@@ -50,7 +50,7 @@ func TestMetrics_Sinks(t *testing.T) {
 	}{{"known", false}, {"unknown", true}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			m := NewMetrics()
+			m := NewMetrics("1.2.3")
 			for _, sink := range []string{"stream", "crm"} {
 				m.Observer("shop", sink).Settled(batch(3, time.Second), []buffer.Outcome{{}}, true, time.Millisecond)
 			}
@@ -91,8 +91,8 @@ func TestMetrics_Sinks(t *testing.T) {
 			for _, kind := range []string{"transaction", "prepared", "slot"} {
 				want["relay_source_xmin_horizon_seconds{kind="+kind+",pipeline=shop}"] = 0
 			}
-			for sink, v := range map[string]struct{ pending, oldest, leased, waiting, delivered, suspects, suspect, unnotified float64 }{
-				"stream": {4, 2, 1, 0, 0, 0, 0, 0}, "crm": {1200, 3600, 0, 21, 1, 1, 60, 1}, "old": {50, 1800, 0, 1, 0, 0, 0, 0}, "*": {96, 1, 0, 0, 0, 0, 0, 1},
+			for sink, v := range map[string]struct{ pending, oldest, leased, waiting, delivered, suspects, suspect, dead, unnotified float64 }{
+				"stream": {4, 2, 1, 0, 0, 0, 0, 0, 0}, "crm": {1200, 3600, 0, 21, 1, 1, 60, 1, 1}, "old": {50, 1800, 0, 1, 0, 0, 0, 0, 0}, "*": {96, 1, 0, 0, 0, 0, 0, 1, 1},
 			} {
 				labels := "pipeline=shop,sink=" + sink
 				configured := sink == "stream" || sink == "crm"
@@ -104,11 +104,13 @@ func TestMetrics_Sinks(t *testing.T) {
 					want["relay_batches{"+labels+",state=delivered}"] = known(v.delivered)
 					want["relay_suspect_batches{"+labels+"}"] = known(v.suspects)
 					want["relay_oldest_suspect_seconds{"+labels+"}"] = known(v.suspect)
+					want["relay_dead_letters{"+labels+"}"] = known(v.dead)
 					want["relay_dead_letters_unnotified{"+labels+"}"] = known(v.unnotified)
 				}
 				if !configured {
 					continue
 				}
+				want["relay_dead_letter_hook{"+labels+"}"] = 0
 				want["relay_paused{"+labels+"}"] = known(0)
 				if sink == "crm" {
 					want["relay_paused{"+labels+"}"] = known(1)
@@ -135,7 +137,7 @@ func TestMetrics_Sinks(t *testing.T) {
 func TestStatus_Sinks(t *testing.T) {
 	t.Parallel()
 	redact := func(text string) string { return strings.ReplaceAll(text, "s3cret", "***") }
-	s := New([]Pipeline{shop(func(s *state) { s.ready = unready{errUnreachable} }), two()[0]}, NewMetrics(), Config{Redact: redact})
+	s := New([]Pipeline{shop(func(s *state) { s.ready = unready{errUnreachable} }), two()[0]}, NewMetrics("1.2.3"), Config{Redact: redact})
 	var status Report
 	decode(t, get(t, s, "/api/status"), &status)
 	next := func(seconds float64) *float64 { return &seconds }

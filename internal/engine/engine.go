@@ -57,7 +57,7 @@ func Open(cfg *config.Config, c Config) (*Engine, error) {
 		return nil, fmt.Errorf("reading the host name: %w", err)
 	}
 	e := &Engine{onShutdown: c.OnShutdown}
-	metrics := admin.NewMetrics()
+	metrics := admin.NewMetrics(c.Version)
 	gate := pipeline.NewGate()
 	e.pipelines, err = cfg.Open(func(name string) config.Process {
 		return config.Process{

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs the server programs that the tests start: PostgreSQL, Redis (which is
-# its own sentinel), Valkey, PgBouncer and Sidekiq; on Linux also faketime, which makes
+# its own sentinel), Valkey, PgBouncer, Sidekiq and Prometheus; on Linux also faketime, which makes
 # the clock of a server jump, and Chromium, for the console. Quick when all of them are there.
 # Redis may be old and Valkey is new, so tests see how both behave.
 set -eu
@@ -27,7 +27,7 @@ if command -v apt-get >/dev/null 2>&1; then
 fi
 
 missing() {
-	for program in postgres redis-server valkey-server pgbouncer sidekiq $linux; do
+	for program in postgres redis-server valkey-server pgbouncer sidekiq prometheus promtool $linux; do
 		found "$program" || printf '%s ' "$program"
 	done
 }
@@ -63,17 +63,17 @@ echo "installing: $(missing)" >&2
 if command -v apt-get >/dev/null 2>&1; then
 	as_root apt-get update -q >&2
 	as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends \
-		postgresql redis-server pgbouncer ruby-sidekiq faketime chromium >&2
+		postgresql redis-server pgbouncer ruby-sidekiq prometheus faketime chromium >&2
 	found valkey-server || valkey_from_debian
 	for release in 7 8; do
 		found "sidekiq$release" || as_root sh "$(dirname "$0")/sidekiq.sh" "$release" >&2
 	done
 elif command -v brew >/dev/null 2>&1; then
-	brew install postgresql@16 redis valkey pgbouncer ruby >&2
+	brew install postgresql@16 redis valkey pgbouncer ruby prometheus >&2
 	"$(brew --prefix ruby)/bin/gem" install sidekiq >&2
 fi
 if [ -n "$(missing)" ]; then
-	echo "The tests need PostgreSQL (server programs), Redis 6.2 or later, Valkey, PgBouncer and Sidekiq. Not found: $(missing)" >&2
+	echo "The tests need PostgreSQL (server programs), Redis 6.2 or later, Valkey, PgBouncer, Sidekiq and Prometheus. Not found: $(missing)" >&2
 	echo "Install them with your system's package tool and run this again." >&2
 	exit 1
 fi

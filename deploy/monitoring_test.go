@@ -1,0 +1,254 @@
+package deploy_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxrelay/relay/internal/testkit"
+	"github.com/outboxrelay/relay/internal/testserver"
+)
+
+func TestPrometheusRules(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{{"check", "rules", "prometheus/relay.rules.yaml"}, {"test", "rules", "prometheus/relay.rules.test.yaml"}} {
+		if out, err := testserver.Promtool(t, args...).CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	tested := read(t, "prometheus/relay.rules.test.yaml")
+	for _, m := range regexp.MustCompile(`alert: (\w+)`).FindAllStringSubmatch(read(t, "prometheus/relay.rules.yaml"), -1) {
+		if !strings.Contains(tested, "- alertname: "+m[1]+"\n") {
+			t.Errorf("no test has the alert %s firing", m[1])
+		}
+	}
+}
+
+// dashboard is the part of deploy/grafana/relay.json that the tests follow.
+type dashboard struct {
+	UID, Title string
+	Templating struct {
+		List []struct{ Name, Definition string }
+	}
+	Panels []struct {
+		ID          int
+		Type, Title string
+		GridPos     struct{ X, Y, W, H int }
+		Datasource  struct{ UID string }
+		Targets     []struct{ Expr, RefID string }
+	}
+}
+
+func readDashboard(t *testing.T) (d dashboard) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(read(t, "grafana/relay.json")), &d); err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+func TestGrafanaDashboard(t *testing.T) {
+	t.Parallel()
+	d := readDashboard(t)
+	ids, cells := map[int]string{}, map[[2]int]string{}
+	for _, p := range d.Panels {
+		if ids[p.ID] != "" || p.Title == "" {
+			t.Errorf("panels %q and %q have the id %d", ids[p.ID], p.Title, p.ID)
+		}
+		ids[p.ID] = p.Title
+		g := p.GridPos
+		if g.W < 1 || g.H < 1 || g.X < 0 || g.X+g.W > 24 {
+			t.Errorf("panel %q is beyond the grid: %+v", p.Title, g)
+		}
+		for x := g.X; x < g.X+g.W; x++ {
+			for y := g.Y; y < g.Y+g.H; y++ {
+				if other := cells[[2]int{x, y}]; other != "" {
+					t.Fatalf("panels %q and %q overlap", other, p.Title)
+				}
+				cells[[2]int{x, y}] = p.Title
+			}
+		}
+		if p.Type == "row" {
+			continue
+		}
+		if p.Datasource.UID != "${datasource}" || len(p.Targets) == 0 {
+			t.Errorf("panel %q has the data source %q and %d queries", p.Title, p.Datasource.UID, len(p.Targets))
+		}
+	}
+	if d.UID == "" || len(ids) < 20 {
+		t.Errorf("the dashboard %q has %d panels", d.UID, len(ids))
+	}
+}
+
+const relayFile = `
+admin: {listen: "127.0.0.1:%d"}
+pipelines:
+  - name: orders
+    source: {url: %q}
+    sink: {url: %q}
+  - name: contacts
+    source: {url: %q, table: contact_events}
+    sinks:
+      - {name: stream, url: %q, stream: "contacts"}
+      - {name: crm, url: "%[6]s/crm", batch_size: 1}
+    retry: {initial: 100ms, max: 200ms}
+    dead_letter: {hook: {url: "%[6]s/hook"}}
+`
+
+// A real Prometheus scrapes a real relay. Its metrics are clean, every query of the dashboard has data, and alerts fire
+// in a staged outage.
+func TestMonitoring(t *testing.T) {
+	t.Parallel()
+	var outage atomic.Bool
+	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		switch {
+		case err != nil || r.URL.Path == "/hook" || outage.Load():
+			w.WriteHeader(http.StatusServiceUnavailable)
+		case strings.Contains(string(body), `"bad"`):
+			w.WriteHeader(http.StatusUnprocessableEntity)
+		}
+	}))
+	t.Cleanup(api.Close)
+	database, redis := testserver.Postgres(t), testserver.Redis(t).URL
+	port, err := testserver.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(t.TempDir(), "relay.yaml")
+	write(t, config, fmt.Sprintf(relayFile, port, database, redis, database, redis, api.URL))
+	relay := buildRelay(t)
+	if out, err := exec.CommandContext(t.Context(), relay, "migrate", "-c", config).CombinedOutput(); err != nil {
+		t.Fatalf("relay migrate: %v\n%s", err, out)
+	}
+	background(t, relay, "run", "-c", config)
+
+	rules := regexp.MustCompile(`(?m)^ +for: .*\n`).ReplaceAllString(read(t, "prometheus/relay.rules.yaml"), "")
+	prometheus := testserver.Prometheus(t, map[string]string{
+		"relay.rules.yaml": rules,
+		"prometheus.yml": fmt.Sprintf(`
+global: {scrape_interval: 500ms, scrape_timeout: 500ms, evaluation_interval: 500ms}
+rule_files: [relay.rules.yaml]
+scrape_configs:
+  - job_name: relay
+    static_configs: [{targets: ["127.0.0.1:%d"]}]
+`, port),
+	})
+	conn, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := conn.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	insert := func() {
+		for _, sql := range []string{
+			`INSERT INTO outbox_events (topic, payload) SELECT 'orders.created', '{}' FROM generate_series(1, 20)`,
+			`INSERT INTO contact_events (topic, payload) SELECT 'contacts.changed', '{}' FROM generate_series(1, 5)`,
+		} {
+			if _, err := conn.Exec(t.Context(), sql); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	insert()
+	if _, err := conn.Exec(t.Context(), `INSERT INTO contact_events (topic, payload) VALUES ('contacts.changed', '"bad"')`); err != nil {
+		t.Fatal(err)
+	}
+
+	d := readDashboard(t)
+	testkit.Eventually(t, func() error {
+		insert()
+		for _, p := range d.Panels {
+			for _, target := range p.Targets {
+				if err := prometheusHas(t, prometheus.URL, target.Expr); err != nil {
+					return fmt.Errorf("panel %q: %w", p.Title, err)
+				}
+			}
+		}
+		return nil
+	})
+	cleanMetrics(t, port)
+
+	outage.Store(true)
+	insert()
+	wanted := map[string]string{
+		"RelayNotReady":   `"class":"sink","pipeline":"contacts","severity":"warning","sink":"crm"`,
+		"RelayEventsDied": `"pipeline":"contacts","severity":"warning","sink":"crm"`, "RelayHookFails": `"pipeline":"contacts","severity":"warning","sink":"crm"`,
+	}
+	testkit.Eventually(t, func() error {
+		alerts := get(t, prometheus.URL+"/api/v1/alerts")
+		for name, labels := range wanted {
+			if alert := `{"labels":{"alertname":"` + name + `",` + labels + `}`; !strings.Contains(alerts, alert) {
+				return fmt.Errorf("the alert %s does not fire in %s", alert, alerts)
+			}
+		}
+		return nil
+	})
+}
+
+var metricName = regexp.MustCompile(`\brelay_\w+`)
+
+// cleanMetrics checks what a relay exposes: promtool has nothing to say, and every metric of the documentation, of the rules and of
+// the dashboard is there.
+func cleanMetrics(t *testing.T, port int) {
+	t.Helper()
+	metrics := get(t, fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
+	promtool := testserver.Promtool(t, "check", "metrics")
+	promtool.Stdin = strings.NewReader(metrics)
+	if out, err := promtool.CombinedOutput(); err != nil || len(out) > 0 {
+		t.Errorf("promtool check metrics: %v\n%s", err, out)
+	}
+	_, documented, _ := strings.Cut(read(t, "../docs/monitoring.md"), "\n## Metrics\n")
+	documented, _, _ = strings.Cut(documented, "\n## Long transactions\n")
+	used := documented + read(t, "prometheus/relay.rules.yaml") + read(t, "grafana/relay.json")
+	exposed := map[string]bool{}
+	for _, m := range regexp.MustCompile(`(?m)^# TYPE (relay_\w+) `).FindAllStringSubmatch(metrics, -1) {
+		exposed[m[1]] = true
+		if !strings.Contains(documented, "`"+m[1]) {
+			t.Errorf("docs/monitoring.md lacks %s", m[1])
+		}
+	}
+	for _, name := range metricName.FindAllString(used, -1) {
+		if base := strings.TrimSuffix(strings.TrimSuffix(name, "_bucket"), "_sum"); !exposed[base] && !strings.HasSuffix(name, "_") {
+			t.Errorf("the metric %s is used, and the relay does not have it", name)
+		}
+	}
+}
+
+var dashboardVariables = strings.NewReplacer("$__rate_interval", "5s", "$pipeline", ".*", "$sink", ".*")
+
+// prometheusHas reports as an error that a query has no number.
+func prometheusHas(t *testing.T, server, query string) error {
+	t.Helper()
+	query = dashboardVariables.Replace(query)
+	var answer struct {
+		Status, Error string
+		Data          struct{ Result []struct{ Value [2]any } }
+	}
+	text := get(t, server+"/api/v1/query?query="+url.QueryEscape(query))
+	if err := json.Unmarshal([]byte(text), &answer); err != nil || answer.Status != "success" {
+		t.Fatalf("%s: %s", query, text)
+	}
+	for _, r := range answer.Data.Result {
+		if n, err := strconv.ParseFloat(fmt.Sprint(r.Value[1]), 64); err == nil && !math.IsNaN(n) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s has no data: %s", query, text)
+}
