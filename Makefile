@@ -38,7 +38,8 @@ examples: servers ## run the examples in other languages whose interpreters are 
 	$(GO) test -v -count=1 -tags examples -run TestLanguages ./examples
 
 .PHONY: lint
-lint: manifests ## run golangci-lint and gofumpt, and check the files of deploy/
+lint: manifests ## run golangci-lint and gofumpt, check the files of deploy/, and the modules against go.sum
+	$(GO) mod verify
 	$(TOOL) golangci-lint run
 
 .PHONY: manifests
