@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/goccy/go-yaml"
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxrelay/relay/internal/testserver"
@@ -198,6 +199,10 @@ func testKubernetes(t *testing.T, programs string) {
 			term.env = append(term.env, v.Name+"="+v.Value)
 		}
 		return term
+	}
+	own := readManifest(t, "deploy/kubernetes/deployment.yaml")
+	if diff := cmp.Diff(pod["relay"], own["relay"]); diff != "" {
+		t.Errorf("the relay of deployment.yaml differs from the sidecar (-sidecar +deployment):\n%s", diff)
 	}
 	in(job["migrate"]).must("relay " + strings.Join(job["migrate"].Args, " "))
 	in(job["grants"]).must(strings.ReplaceAll(job["grants"].Command[2], "/sql/", absolute(t, "deploy/postgres")+"/"))

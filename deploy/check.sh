@@ -12,7 +12,7 @@ failed() {
 
 $tool github.com/compose-spec/compose-go/v2/cmd docker-compose.yml >/dev/null
 
-(cd tools/manifests && go run . ../../deploy/kubernetes/*.yaml)
+(cd tools/manifests && go run . ../../deploy/kubernetes/*.yaml ../../deploy/kubernetes/*/*.yaml ../../deploy/prometheus/podmonitor.yaml)
 # Left out: what depends on the cluster and the application, and limits of CPU, which
 # throttle a relay that is far from its limit on average.
 out=$($tool kube-score score --ignore-container-cpu-limit --exit-one-on-warning --output-format ci \

@@ -7,16 +7,24 @@ import (
 	"fmt"
 	"os"
 
+	monitoringv1 "github.com/prometheus-operator/prometheus-operator/pkg/apis/monitoring/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
+	networkingv1 "k8s.io/api/networking/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
 )
 
 // objects are the kinds that the files use.
 var objects = map[string]func() any{
-	"apps/v1 Deployment": func() any { return new(appsv1.Deployment) },
-	"batch/v1 Job":       func() any { return new(batchv1.Job) },
+	"apps/v1 Deployment":                     func() any { return new(appsv1.Deployment) },
+	"autoscaling/v2 HorizontalPodAutoscaler": func() any { return new(autoscalingv2.HorizontalPodAutoscaler) },
+	"batch/v1 Job":                           func() any { return new(batchv1.Job) },
+	"networking.k8s.io/v1 NetworkPolicy":     func() any { return new(networkingv1.NetworkPolicy) },
+	"policy/v1 PodDisruptionBudget":          func() any { return new(policyv1.PodDisruptionBudget) },
+	"monitoring.coreos.com/v1 PodMonitor":    func() any { return new(monitoringv1.PodMonitor) },
 }
 
 func main() {
