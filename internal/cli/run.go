@@ -128,6 +128,9 @@ func logHandler(w io.Writer, format string, level slog.Leveler, redact func(stri
 		if attr.Value.Kind() == slog.KindString && attr.Key != slog.MessageKey {
 			return slog.String(attr.Key, redact(attr.Value.String()))
 		}
+		if format == "json" && attr.Value.Kind() == slog.KindDuration { // slog would write nanoseconds
+			return slog.Float64(attr.Key, attr.Value.Duration().Seconds())
+		}
 		return attr
 	}}
 	if format == "json" {
