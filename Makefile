@@ -4,6 +4,7 @@ TOOL     := $(GO) tool -modfile=tools/go.mod
 PACKAGES ?= ./...
 CLAIM    ?= range
 FUZZTIME ?= 30s
+SOAK     ?= 2h
 
 .PHONY: help
 help: ## list the commands
@@ -61,6 +62,10 @@ fuzz: ## run every fuzz test for FUZZTIME (30s)
 .PHONY: chaos
 chaos: servers ## run ten minutes of kills, restarts and cut connections; CLAIM=range|stamp CHAOS="-chaos.for 1h -chaos.seed N"
 	$(GO) test ./chaos -run 'TestChaos|TestFault' -count=1 -v -timeout 180m -chaos.for 10m -chaos.claim $(CLAIM) $(CHAOS)
+
+.PHONY: soak
+soak: servers ## run one relay for SOAK (2h) with outages; memory, files, connections and tables must not grow; samples in soak.csv
+	$(GO) test ./chaos -run TestSoak -count=1 -v -timeout 0 -soak.for $(SOAK) -soak.csv "$(CURDIR)/soak.csv"
 
 .PHONY: bench
 bench: servers ## measure the figures of docs/performance.md; BENCH="-scale 0.1" for a quick look
