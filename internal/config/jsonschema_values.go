@@ -44,7 +44,26 @@ func (l list[T]) jsonSchema() object {
 	return object{"type": "array", "items": l.element(&element).jsonSchema()}
 }
 
-func (l someOf) jsonSchema() object { return notEmpty(l.list.jsonSchema()) }
+func (l someOf[T]) jsonSchema() object { return notEmpty(l.list.jsonSchema()) }
+
+func (s signingSecrets) jsonSchema() object {
+	one := signingSecret(nil).jsonSchema()
+	return object{"anyOf": []any{one, notEmpty(object{"type": "array", "items": one})}}
+}
+
+func (jobRetry) jsonSchema() object {
+	return object{"anyOf": []any{
+		object{"type": "boolean"}, object{"const": "class"}, object{"type": "integer", "minimum": 0, "maximum": 10_000}, object{"$ref": "#/definitions/expansion"},
+	}}
+}
+
+func (s routedRetry) jsonSchema() object {
+	relays := s.relays().jsonSchema()
+	if s.variant() != sidekiqVariant {
+		return relays
+	}
+	return object{"anyOf": []any{relays, jobRetry{}.jsonSchema()}}
+}
 
 func (pipelines) jsonSchema() object { return notEmpty(listOf(&Pipeline{})) }
 

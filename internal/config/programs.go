@@ -188,7 +188,7 @@ func (s signingSecrets) read(r *reader, e entry) {
 
 // signingSecret is a Standard Webhooks key.
 func signingSecret(into *Secret) scalar {
-	return scalar{what: "whsec_ and 24 to 64 bytes in base64", kind: asText, hide: true, set: func(in input) error {
+	return scalar{what: "whsec_ and 24 to 64 bytes in base64", kind: asText, hide: true, schema: object{"pattern": "^whsec_"}, set: func(in input) error {
 		text, ok := strings.CutPrefix(in.text, "whsec_")
 		key, err := base64.StdEncoding.DecodeString(text)
 		if !ok || err != nil || len(key) < 24 || len(key) > 64 {
