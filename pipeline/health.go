@@ -62,7 +62,8 @@ type health struct {
 	writeErr        error // the database can be read, and takes no writes
 	backpressureErr error // fresh events wait, and max_waiting keeps them from being claimed
 	// undelivered counts sends in a row that got nothing through because the sink, or the
-	// address they went to, was unavailable; one alone may be a hiccup. undeliveredErr is why.
+	// address they went to, was unavailable; one alone may be a hiccup. undeliveredErr is why. An answer that
+	// refuses events ends the row.
 	undelivered    int
 	undeliveredErr string
 	waiting        bool // batches wait, as last counted or settled
@@ -206,20 +207,24 @@ func note(since *time.Time, is bool, now time.Time) {
 func (h *health) settled(l *buffer.Lease, outcomes []buffer.Outcome, sent bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	progress, outage := false, len(outcomes) > 0
+	progress, outage, refused := false, len(outcomes) > 0, false
 	for i := range outcomes {
 		o := &outcomes[i]
 		again := o.Verdict == buffer.Retry
 		h.waiting = h.waiting || again
 		progress = progress || !again || o.IDs != nil && o.Error == ""
 		outage = outage && again && o.Outages > 0
+		refused = refused || again && o.Outages == 0 && o.Error != ""
 	}
 	h.stuck.settled(l, outcomes, sent, progress, time.Now())
 	h.emptySince = time.Time{}
 	if !progress {
-		if sent && outage {
+		switch {
+		case sent && outage:
 			h.undelivered++
 			h.undeliveredErr = outcomes[0].Error
+		case sent && refused: // by an answer to the events: the sink is available
+			h.undelivered = 0
 		}
 		return
 	}

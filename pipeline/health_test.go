@@ -358,5 +358,12 @@ func TestHealth_NothingDelivered(t *testing.T) {
 		expectReadiness(t, p, "after two outages", "delivered nothing, the last: "+errTest.Error())
 		try(again, nil)
 		expectReadiness(t, p, "when it went through", "")
+		try(again, sink.Unavailable(errTest))
+		try(again, sink.Unavailable(errTest))
+		expectReadiness(t, p, "after two outages more", "delivered nothing, the last: "+errTest.Error())
+		try(again, each(errTest, errTest, errTest)) // to be retried
+		expectReadiness(t, p, "when the sink refused the events", "")
+		try(again, sink.Unavailable(errTest))
+		expectReadiness(t, p, "after one outage more", "")
 	})
 }
