@@ -182,6 +182,9 @@ func (r *reader) section(s section, e entry) {
 		}
 	}
 	for name, in := range present {
+		if _, url := present["url"]; url && variantOf(s) == "" && ofVariants(keys) && nearest(name, keyNames(keys, "")) == "" {
+			continue // a key of a scheme that is not known, which is reported
+		}
 		r.reportUnknownKey(name, in.key, e.path, keys, variantOf(s))
 	}
 	if h, ok := s.(fileHolder); ok {
@@ -191,6 +194,11 @@ func (r *reader) section(s section, e entry) {
 	if c, ok := s.(checker); ok {
 		c.check(r, e, present)
 	}
+}
+
+// ofVariants reports whether some keys depend on the variant of the section.
+func ofVariants(keys []key) bool {
+	return slices.ContainsFunc(keys, func(k key) bool { return k.variants != nil })
 }
 
 // reportUnknownKey reports a name that is not one of the keys.

@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
@@ -79,6 +80,9 @@ func (s sinkURL) read(r *reader, e entry) {
 func (s sinkURL) set(in input) error {
 	found, a, err := parseURL(in, schemesOfSinks())
 	s.Driver = found.driver
+	if found.prefix == "" && strings.Contains(in.text, "://") {
+		return fmt.Errorf("%w (a sink of your own: use the program that registers it, docs/embedding.md#a-sink-of-your-own)", err)
+	}
 	if err != nil {
 		return err
 	}

@@ -191,6 +191,7 @@ func TestParse_Errors(t *testing.T) {
 		{"{url: 'bare://k', timeout: 5s}", `4:29: sink.timeout is a key of http, h, kafka, red or redis.cluster; expected a key of bare: url`},
 		{"{url: 'redis://k', acks: all}", `4:30: sink.acks is a key of h, kafka, red or redis.cluster; expected a key of redis stream: url, mode, stream, maxlen, dedupe_window, wait_replicas, wait_timeout, sentinel_password or tls`},
 		{"{url: 'kafak://k', topic: t}", `4:17: sink.url has the unknown scheme "kafak"; expected ` + schemes},
+		{"{url: 'spool://k', extension: t}", `4:17: sink.url has the unknown scheme "spool"; expected ` + schemes},
 		{"{url: 'kafka://k:0', topic: t}", `4:17: sink.url has an invalid port; expected a URL like kafka://host`},
 		{"{url: 'kafka://k', topic: t, password: [x]}", `4:50: sink.password is a list; expected text (text that begins with { or [ goes in quotes)`},
 		{"{url: 'kafka://k', topic: t, password: '${NONE}'}", `4:50: sink.password needs the environment variable NONE, which is not set; set it, or write ${NONE:-default}`},
