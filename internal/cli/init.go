@@ -30,8 +30,10 @@ const introspectTimeout = 30 * time.Second
 type initFlags struct {
 	source, table, name, preset, output string
 	sinks                               []string
-	batchSize                           int
+	batchSize                           string
 	force, yes                          bool
+	// others are tables that may hold events too, if the table was chosen for the user.
+	others []string
 }
 
 func (a *app) initCommand() *cobra.Command {
@@ -60,7 +62,7 @@ The file never contains a URL or a secret. It names environment variables:
 	flags.StringVar(&f.preset, "preset", "", "layout of a custom table, if it is a known one, like debezium")
 	flags.StringArrayVar(&f.sinks, "sink", nil, "sink URL: redis://, nats://, https://, file:///path or stdout: (default $"+scaffold.SinkVariable+"); repeat the flag for several sinks")
 	flags.StringVar(&f.name, "name", "", "pipeline name (default the table's)")
-	flags.IntVar(&f.batchSize, "batch-size", 0, fmt.Sprintf("events in a request, for an HTTP API without a recipe (default %d)", scaffold.DefaultBatchSize))
+	flags.StringVar(&f.batchSize, "batch-size", "", fmt.Sprintf("events in a request, for an HTTP API without a recipe (default %d)", scaffold.DefaultBatchSize))
 	flags.StringVarP(&f.output, "output", "o", "relay.yaml", "file to write")
 	flags.BoolVar(&f.force, "force", false, "overwrite an existing file")
 	flags.BoolVarP(&f.yes, "yes", "y", false, "ask nothing, use what would be proposed")
@@ -109,7 +111,7 @@ func (a *app) init(ctx context.Context, f *initFlags) error {
 	if err := writeNewFile(f.output, text, f.force); err != nil {
 		return err
 	}
-	_, err = io.WriteString(a.stdout, nextSteps(&d, catalog, sink, cfg.Pipelines[0].Source.Custom, a.redact))
+	_, err = io.WriteString(a.stdout, nextSteps(&d, catalog, sink, f.others, cfg.Pipelines[0].Source.Custom, a.redact))
 	return err
 }
 
@@ -214,24 +216,28 @@ func (a *app) parseURLs(source, sink string, shown ...string) (*config.Pipeline,
 	return &cfg.Pipelines[0], nil
 }
 
+// maxRequestEvents is the largest batch_size that a configuration takes.
+const maxRequestEvents = 1_000_000
+
 // askBatchSize asks how many events a request may have, if that is not known.
 func askBatchSize(q *questions, f *initFlags, d *scaffold.Draft) error {
-	given := ""
-	if f.batchSize != 0 {
-		given = strconv.Itoa(f.batchSize)
-	}
+	given := f.batchSize
 	if !d.NeedsBatchSize() {
 		if given != "" {
-			return usage("--batch-size is %d; expected an HTTP API without a recipe as the sink", f.batchSize)
+			return usage("--batch-size is %s; expected an HTTP API without a recipe as the sink", given)
 		}
 		return nil
 	}
 	return q.ask(question{
-		flag: "--batch-size", given: given, proposed: strconv.Itoa(scaffold.DefaultBatchSize), text: "How many events does a request to the API take at most? (1 to 1000)",
+		flag: "--batch-size", given: given, proposed: strconv.Itoa(scaffold.DefaultBatchSize), text: fmt.Sprintf("How many events does a request to the API take at most? (1 to %d)", maxRequestEvents),
 	}, func(answer string) error {
 		n, err := strconv.Atoi(answer)
-		if err != nil || n < 1 || n > 1000 {
-			return usage("--batch-size is %s; expected a number from 1 to 1000", answer)
+		if err != nil || n < 1 || n > maxRequestEvents {
+			what := "the number of events"
+			if given != "" {
+				what = "--batch-size"
+			}
+			return usage("%s is %s; expected a number from 1 to %d", what, answer, maxRequestEvents)
 		}
 		d.BatchSize = n
 		return nil
@@ -294,9 +300,17 @@ func writeNewFile(path, text string, force bool) (err error) {
 
 // nextSteps describes the file, and what to do in the database and the environment before the relay runs. What is not of the
 // relay itself is redacted, but not the file's name.
-func nextSteps(d *scaffold.Draft, catalog *introspect.Database, sink string, custom buffer.CustomTable, redact func(string) string) string {
+func nextSteps(d *scaffold.Draft, catalog *introspect.Database, sink string, others []string, custom buffer.CustomTable, redact func(string) string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "Wrote %s: from %s to %s\n", d.File, redact(d.Source.Name), redact(sink))
+	if len(others) > 0 {
+		const shown = 10
+		list := strings.Join(others[:min(len(others), shown)], ", ")
+		if more := len(others) - shown; more > 0 {
+			list += fmt.Sprintf(" and %d more", more)
+		}
+		fmt.Fprintf(&b, "%s\n", wrapped(redact("--table names another table of events; there are also: "+list)))
+	}
 	b.WriteString(redact(whatIsSent(d, custom)))
 	for _, warning := range warnings(d) {
 		fmt.Fprintf(&b, "\n%s\n", wrapped(redact(warning)))
@@ -375,9 +389,21 @@ func warnings(d *scaffold.Draft) []string {
 	if len(t.ReferredBy) > 0 {
 		all = append(all, "Warning: "+strings.Join(t.ReferredBy, ", ")+" has a foreign key to the table. It may prevent the deletes, or lose its own rows to them.")
 	}
+	if marks := d.Source.Marks(); marks != nil {
+		looks := " looks like the mark of a loop that sends"
+		if len(marks) > 1 {
+			looks = " look like the marks of a loop that sends"
+		}
+		all = append(all, "Warning: "+strings.Join(marks, ", ")+looks+". The relay does not look at it: rows that were sent before would be sent again. "+
+			"Delete those first, as docs/migrating.md says under \"A loop that marks rows\".")
+	}
 	if !d.Source.HasAges() {
+		one := "If one does"
+		if times := d.Source.Times(); times != nil {
+			one += " (" + strings.Join(times, ", ") + "?)"
+		}
 		all = append(all, "Warning: no column of "+d.Source.Name+" says when a row was inserted, so the age of waiting events is unknown. "+
-			"If one does, set source.created_at; otherwise: "+d.Source.AddCreated())
+			one+", set source.created_at; otherwise: "+d.Source.AddCreated())
 	}
 	if t.ReusesIDs {
 		all = append(all, "Warning: SQLite uses an id again after a delete, and a sink takes the new event for a duplicate. "+

@@ -87,7 +87,7 @@ func TestInit_WaysOut(t *testing.T) {
 func TestInit_NoAges(t *testing.T) {
 	t.Parallel()
 	for sqlite, c := range map[bool]struct{ key, says string }{
-		false: {"id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "ALTER TABLE odd_events ADD COLUMN created_at timestamptz DEFAULT now()"},
+		false: {"id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY", "ALTER TABLE odd_events ADD COLUMN created_at timestamptz; ALTER TABLE odd_events ALTER created_at SET DEFAULT now()"},
 		true:  {"id INTEGER PRIMARY KEY AUTOINCREMENT", "recreate the table with created_at TEXT DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ'))"},
 	} {
 		db := newAppDatabase(t, sqlite)

@@ -86,8 +86,8 @@ func TestInit_Questions(t *testing.T) {
 		{"choose another table", ""},
 		{"\x1b[1mSink: ", "htp://bob:s3cret@x"},
 		{"sink.url has an unknown scheme; expected ", "http://bob:s3cret@localhost/bulk"},
-		{"How many events does a request to the API take at most? (1 to 1000)\x1b[0m [100]", "0"},
-		{"--batch-size is 0; expected a number from 1 to 1000", "50"},
+		{"How many events does a request to the API take at most? (1 to 1000000)\x1b[0m [100]", "0"},
+		{"the number of events is 0; expected a number from 1 to 1000000", "50"},
 		{"Pipeline name, of a-z, 0-9, _ and -\x1b[0m [contact_activity_events]", ""},
 	} {
 		testserver.Eventually(t, func() error {

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/introspect"
 	"github.com/outboxrelay/relay/internal/scaffold"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 const (
@@ -32,6 +34,10 @@ func (a *app) askTable(q *questions, f *initFlags, d *scaffold.Draft, catalog *i
 			rows = append(rows, []string{strconv.Itoa(i + 1), o.name, o.what})
 		}
 		fmt.Fprintf(q.out, "\n%s", columns(rows, terminalWidth(a.stderr)))
+	}
+	others := otherTables(catalog)
+	if !q.enabled() && !f.yes && f.table == "" && len(others) > 0 {
+		return usage("init asks questions on a terminal only; expected --table %s, or --table %s, the relay's own", strings.Join(others[:min(len(others), 5)], " or "), defaultTable)
 	}
 	return q.ask(question{
 		flag: "--table", given: f.table, proposed: proposedTable(offers, q.enabled() || f.yes), text: "Table of events, by number or name",
@@ -64,8 +70,21 @@ func (a *app) askTable(q *questions, f *initFlags, d *scaffold.Draft, catalog *i
 			}
 		}
 		d.Source = s
+		if f.yes && f.table == "" {
+			f.others = slices.DeleteFunc(others, func(name string) bool { return name == s.Name })
+		}
 		return nil
 	})
+}
+
+// otherTables are the tables that may hold events, but for the default one.
+func otherTables(catalog *introspect.Database) (names []string) {
+	for _, t := range catalog.Tables {
+		if name := t.FullName(); name != defaultTable && t.MayHoldEvents() {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // wayOut says what to do about a table that cannot hold events.
@@ -129,20 +148,36 @@ func proposedTable(offers []offer, propose bool) string {
 	if i < 0 {
 		i = slices.IndexFunc(offers, func(o offer) bool { return o.kind == introspect.Relay })
 	}
-	return strconv.Itoa(i + 1)
+	if i < 0 { // the default name is that of another table
+		i = slices.IndexFunc(offers, func(o offer) bool { return o.name == defaultTable })
+	}
+	return strconv.Itoa(max(i, 0) + 1)
 }
 
 // unknownTable reports a table that does not exist.
 func unknownTable(catalog *introspect.Database, offers []offer, name string) error {
-	hint := ""
+	if v := catalog.FindView(name); v != nil {
+		return usage("%s is a view; expected a table, because the relay deletes the events that it has delivered", name)
+	}
+	near, all := "", make([]string, 0, len(catalog.Tables))
 	for _, t := range catalog.Tables {
+		all = append(all, t.FullName())
 		if strings.EqualFold(t.FullName(), name) || strings.EqualFold(t.Name, name) {
-			hint = " (did you mean " + t.FullName() + "?)"
+			near = t.FullName()
 		}
 	}
+	hint := ""
+	if near = cmp.Or(near, buffer.NearestTable(name, all)); near != "" {
+		hint = " (did you mean " + near + "?)"
+	}
+	const shown = 5
 	names := make([]string, 0, len(offers))
-	for _, o := range offers[:min(len(offers), 5)] {
+	for _, o := range offers[:min(len(offers), shown)] {
 		names = append(names, o.name)
 	}
-	return usage("table %s does not exist%s; expected %s", name, hint, strings.Join(names, " or "))
+	expected := strings.Join(names, " or ")
+	if len(offers) > shown {
+		expected += ", among others"
+	}
+	return usage("table %s does not exist%s; expected %s", name, hint, expected)
 }

@@ -298,15 +298,15 @@ func TestInit_Errors(t *testing.T) {
 		"no sink":      {2, []string{"--source", db.url}, "relay: init asks questions on a terminal only; expected --sink"},
 		"overwriting":  {2, []string{"--source", db.url, "--sink", "stdout:", "-o", there}, "file " + there + " exists; expected another file (-o), or --force to overwrite it"},
 		"no database":  {2, []string{"--source", "mysql://a:s3cret@h/d", "--sink", "stdout:"}, "source.url has the scheme mysql://, which is not supported yet"},
-		"unreachable":  {1, []string{"--source", unreachable, "--sink", "stdout:"}, "relay: reading the database's catalog: failed to connect to `user=app database=app`"},
+		"unreachable":  {1, []string{"--source", unreachable, "--sink", "stdout:"}, "relay: reading the database's catalog: cannot reach PostgreSQL at 127.0.0.1:1; start the server, or correct the URL: failed to connect to `user=app database=app`"},
 		"no file":      {1, []string{"--source", "sqlite:///no/such/file.db", "--sink", "stdout:"}, "relay: reading the database's catalog: /no/such/file.db: "},
 		"no table":     {2, []string{"--source", db.url, "--sink", "stdout:", "--table", "Contact_activity_events"}, "table Contact_activity_events does not exist (did you mean contact_activity_events?); expected "},
 		"two columns":  {2, []string{"--source", db.url, "--sink", "stdout:", "--table", "pairs"}, "table pairs cannot hold events: its primary key has 2 columns; expected an integer or a uuid"},
 		"no key":       {2, []string{"--source", db.url, "--sink", "stdout:", "--table", "plain"}, "it has no primary key; expected an integer or a uuid"},
 		"a text":       {2, []string{"--source", db.url, "--sink", "stdout:", "--table", "named"}, "its primary key id is text; expected an integer or a uuid"},
 		"its own":      {2, []string{"--source", db.url, "--sink", "stdout:", "--table", "grouped"}, "its column group_id is integer; expected uuid"},
-		"no such sink": {2, []string{"--source", db.url, "--sink", "htp://bob:s3cret@host"}, "relay: sink.url has an unknown scheme; expected redis://"},
-		"no name":      {2, []string{"--source", db.url, "--sink", "stdout:", "--name", "A b"}, `--name is "A b"; expected a name of a-z, 0-9, _ and -`},
+		"no such sink": {2, []string{"--source", db.url, "--table", "outbox_events", "--sink", "htp://bob:s3cret@host"}, "relay: sink.url has an unknown scheme; expected redis://"},
+		"no name":      {2, []string{"--source", db.url, "--table", "outbox_events", "--sink", "stdout:", "--name", "A b"}, `--name is "A b"; expected a name of a-z, 0-9, _ and -`},
 		"no preset":    {2, []string{"--source", db.url, "--sink", "stdout:", "--table", "named", "--preset", "nothing"}, `preset is "nothing"; `},
 	} {
 		t.Run(name, func(t *testing.T) {

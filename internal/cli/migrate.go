@@ -74,6 +74,23 @@ func (a *app) rename(ctx context.Context, p *config.Pipeline, from string) error
 	return err
 }
 
+// describeMigrated describes what was applied. The events' own table stands apart: one that is made by mistake stays empty for ever.
+func describeMigrated(applied []string) string {
+	made := slices.DeleteFunc(slices.Clone(applied), func(name string) bool { return !strings.HasPrefix(name, "table ") })
+	applied = slices.DeleteFunc(applied, func(name string) bool { return strings.HasPrefix(name, "table ") })
+	var did []string
+	if len(applied) > 0 {
+		did = append(did, "applied "+strings.Join(applied, ", "))
+	}
+	for _, table := range made {
+		did = append(did, "created "+table)
+	}
+	if did == nil {
+		return "up to date"
+	}
+	return strings.Join(did, "; ")
+}
+
 func (a *app) migrate(c *cobra.Command, cfg *config.Config) error {
 	if err := cfg.CheckSources(); err != nil {
 		return err
@@ -85,10 +102,7 @@ func (a *app) migrate(c *cobra.Command, cfg *config.Config) error {
 			a.fail(fmt.Errorf("%s: %w", p.Name, err))
 			continue
 		}
-		result := "up to date"
-		if len(applied) > 0 {
-			result = "applied " + strings.Join(applied, ", ")
-		}
+		result := describeMigrated(applied)
 		if _, err := fmt.Fprintf(a.stdout, "%s: %s\n", p.Name, result); err != nil {
 			return err
 		}

@@ -28,13 +28,13 @@ func (a *app) printPreview(p *config.Pipeline, result preview.Result, again bool
 		fmt.Fprintf(&b, "\n%s\n%s\n\n", paint(yellow, "source.project fails, so nothing would be sent:"), printable(a.redact(result.ProjectErr.Error())))
 		b.WriteString("A batch that cannot be projected is halved until the failing event is alone. If all\nevents fail, correct source.project.\n")
 	default:
-		a.printRequests(&b, paint, result)
+		a.printRequests(&b, paint, p, result)
 	}
 	_, err := io.WriteString(a.stdout, b.String())
 	return err
 }
 
-func (a *app) printRequests(b *strings.Builder, paint func(colour, string) string, result preview.Result) {
+func (a *app) printRequests(b *strings.Builder, paint func(colour, string) string, p *config.Pipeline, result preview.Result) {
 	others := ""
 	if n := len(result.Others); n == result.Events {
 		others = ", none for this sink"
@@ -58,6 +58,13 @@ func (a *app) printRequests(b *strings.Builder, paint func(colour, string) strin
 			pronoun = "It becomes a dead letter"
 		}
 		fmt.Fprintf(b, "\n%s %s\nsource.project returns no row. %s: \"not projected\".\n", paint(yellow, "not sent:"), eventsOf(result.Unprojected), pronoun)
+	}
+	if result.UnsentColumns != nil {
+		why := "source.project does not mention them."
+		if !p.Source.Custom.Is() {
+			why = "They are no columns of the relay's own table; relay doctor says what to do."
+		}
+		fmt.Fprintf(b, "\n%s %s of table %s, whose rows are deleted after delivery\n%s\n", paint(yellow, "not sent:"), printable(strings.Join(result.UnsentColumns, ", ")), p.Source.Table, why)
 	}
 	if result.WithoutHeaders != nil {
 		fmt.Fprintf(b, "\n%s the headers of %s\nThe request program ignores them: %s\n", paint(yellow, "not sent:"), eventsOf(result.WithoutHeaders), config.AddHeaders)

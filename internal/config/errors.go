@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Place is a position in a file. Line and Column count from 1; Column counts characters.
@@ -86,36 +88,5 @@ func clip(text string) string {
 
 // nearest returns the word with the smallest edit distance from text, or "" if all are too far.
 func nearest(text string, words []string) string {
-	text = strings.ReplaceAll(strings.ToLower(text), "-", "_")
-	best, found := 1+max(1, (len(text)+2)/3), ""
-	for _, w := range words {
-		if d := distance(text, w); d < best {
-			best, found = d, w
-		}
-	}
-	return found
-}
-
-// distance is the Levenshtein distance.
-func distance(a, b string) int {
-	if len(a) > 100 {
-		return len(a)
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			change := diagonal
-			if a[i] != b[j] {
-				change++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(change, row[j]+1, row[j+1]+1)
-		}
-	}
-	return row[len(b)]
+	return buffer.Nearest(strings.ReplaceAll(text, "-", "_"), words, max(1, (len(text)+2)/3))
 }

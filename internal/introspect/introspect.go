@@ -28,6 +28,8 @@ type Database struct {
 	// Tables are the tables, the most suitable ones first; see [Kind]. The relay's own tables are left out,
 	// except buffers.
 	Tables []*Table
+	// Views have a name alone.
+	Views []*Table
 }
 
 // Table is an ordinary table.
@@ -122,10 +124,15 @@ func (t *Table) isInternal() bool {
 
 // Find returns the table with a name, which may be schema.table, or nil. The default schema is public, as
 // in a configuration.
-func (d *Database) Find(name string) *Table {
+func (d *Database) Find(name string) *Table { return d.find(d.Tables, name) }
+
+// FindView returns the view with a name, or nil.
+func (d *Database) FindView(name string) *Table { return d.find(d.Views, name) }
+
+func (d *Database) find(tables []*Table, name string) *Table {
 	schema, table, _ := buffer.SplitTable(name)
 	schema = cmp.Or(schema, "public")
-	i := slices.IndexFunc(d.Tables, func(t *Table) bool {
+	i := slices.IndexFunc(tables, func(t *Table) bool {
 		if d.Driver == "sqlite" {
 			return strings.EqualFold(t.Name, table)
 		}
@@ -134,7 +141,7 @@ func (d *Database) Find(name string) *Table {
 	if i < 0 {
 		return nil
 	}
-	return d.Tables[i]
+	return tables[i]
 }
 
 // Names are the names of all tables and columns.

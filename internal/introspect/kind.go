@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // Kind is how a table can serve as a buffer. The most suitable kinds come first.
@@ -11,7 +13,7 @@ type Kind int
 
 // The kinds of tables.
 const (
-	// Relay is a table with the columns of the relay's own.
+	// Relay is a table with exactly the columns of the relay's own, and an id that the database generates.
 	Relay Kind = iota
 	// Grouped is a custom table that has a column group_id.
 	Grouped
@@ -29,7 +31,7 @@ const groupID = "group_id"
 // Kind returns how the table can serve.
 func (t *Table) Kind() Kind {
 	switch {
-	case t.has("id", "topic", "key", "payload", "headers", "created_at", groupID) && t.unsuitableKey() == "":
+	case t.isRelay():
 		return Relay
 	case t.Unsuitable() != "":
 		return Unsuitable
@@ -39,6 +41,23 @@ func (t *Table) Kind() Kind {
 		return Grouped
 	}
 	return Plain
+}
+
+// isRelay reports whether the table can be used as the relay's own. Another column would be lost, so a table that has one is a
+// custom table.
+func (t *Table) isRelay() bool {
+	columns := make([]string, len(t.Columns))
+	for i := range t.Columns {
+		if columns[i] = t.Columns[i].Name; t.Schema == "" { // SQLite does not tell names apart by case
+			columns[i] = strings.ToLower(columns[i])
+		}
+	}
+	other := func(c string) bool { return !slices.Contains(buffer.EventColumns, c) }
+	if buffer.LacksEventColumns(columns) != nil || slices.ContainsFunc(columns, other) || len(t.Key) != 1 || !strings.EqualFold(t.Key[0], "id") {
+		return false
+	}
+	id := t.Column(t.Key[0])
+	return id.Integer() && (t.Schema == "" && !t.ReusesIDs || id.Generated)
 }
 
 // Preset returns the preset for the table's layout, "" if there is none. It leaves out the presets of
@@ -56,12 +75,21 @@ func (t *Table) Preset() string {
 // rank orders tables by kind, and by whether the name suggests events.
 func (t *Table) rank() int {
 	rank := 2 * int(t.Kind())
-	if !slices.ContainsFunc([]string{"event", "outbox", "queue"}, func(word string) bool {
-		return strings.Contains(strings.ToLower(t.Name), word)
-	}) {
+	if !t.namedForEvents() {
 		rank++
 	}
 	return rank
+}
+
+func (t *Table) namedForEvents() bool {
+	return slices.ContainsFunc([]string{"event", "outbox", "queue"}, func(word string) bool {
+		return strings.Contains(strings.ToLower(t.Name), word)
+	})
+}
+
+// MayHoldEvents reports whether the table looks like one of events: by its columns, or by its name.
+func (t *Table) MayHoldEvents() bool {
+	return t.Kind() < Plain || t.Kind() == Plain && t.namedForEvents()
 }
 
 // Unsuitable returns why the table cannot be a buffer, and what is expected; "" if it can.

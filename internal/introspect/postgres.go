@@ -3,9 +3,13 @@ package introspect
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net"
+	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 const schemasSQL = `
@@ -35,6 +39,10 @@ JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND c.relpersistence <> 't'
   AND n.nspname NOT LIKE 'pg\_%' AND n.nspname <> 'information_schema'
 ORDER BY n.nspname, c.relname`
+
+const viewsSQL = `
+SELECT n.nspname::text, c.relname::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('v', 'm', 'f') AND n.nspname NOT LIKE 'pg\_%' AND n.nspname <> 'information_schema'`
 
 // CASE, because has_sequence_privilege fails for anything but a sequence.
 const columnsSQL = `
@@ -78,7 +86,7 @@ func openPostgres(ctx context.Context, url string) (d *Database, err error) {
 	c.DefaultQueryExecMode = pgx.QueryExecModeExec // works through a pooler
 	conn, err := pgx.ConnectConfig(ctx, c)
 	if err != nil {
-		return nil, err
+		return nil, connectError(c, err)
 	}
 	defer func() {
 		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
@@ -105,6 +113,15 @@ func openPostgres(ctx context.Context, url string) (d *Database, err error) {
 	return d, d.readPostgres(ctx, tx)
 }
 
+// connectError says why a connection failed, and what to do. What the server says stands instead of pgx's list of all tries.
+func connectError(c *pgx.ConnConfig, err error) error {
+	at := net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return fmt.Errorf("PostgreSQL at %s refuses the connection: %s (SQLSTATE %s); correct the URL, or create the role or the database", at, refused.Message, refused.Code)
+	}
+	return fmt.Errorf("cannot reach PostgreSQL at %s; start the server, or correct the URL: %w", at, err)
+}
+
 func (d *Database) readPostgres(ctx context.Context, tx pgx.Tx) error {
 	tables, oids := map[uint32]*Table{}, []uint32{}
 	var (
@@ -121,6 +138,7 @@ func (d *Database) readPostgres(ctx context.Context, tx pgx.Tx) error {
 		do   func()
 	}{
 		{schemasSQL, []any{&schema, &canCreate}, func() { d.Schemas[schema] = canCreate }},
+		{viewsSQL, []any{&schema, &name}, func() { d.Views = append(d.Views, &Table{Schema: schema, Name: name}) }},
 		{tablesSQL, []any{&oid, &schema, &name, &parts, &missing}, func() {
 			t := &Table{Schema: schema, Name: name, IsPartitioned: parts, MissingPrivileges: missing}
 			tables[oid], oids, missing = t, append(oids, oid), nil
@@ -143,7 +161,7 @@ func (d *Database) readPostgres(ctx context.Context, tx pgx.Tx) error {
 		}},
 	} {
 		args := []any{}
-		if q.sql != schemasSQL && q.sql != tablesSQL {
+		if q.sql != schemasSQL && q.sql != viewsSQL && q.sql != tablesSQL {
 			args = append(args, oids)
 		}
 		rows, err := tx.Query(ctx, q.sql, args...)

@@ -14,6 +14,9 @@ const sqliteTablesSQL = `
 SELECT name, sql LIKE '%autoincrement%' FROM sqlite_schema
 WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\' ORDER BY name`
 
+const sqliteViewsSQL = `
+SELECT name FROM sqlite_schema WHERE type = 'view'`
+
 const sqliteColumnsSQL = `
 SELECT name, type, "notnull", pk FROM pragma_table_info(?1) ORDER BY cid`
 
@@ -70,6 +73,9 @@ func (d *Database) readSQLite(ctx context.Context, tx *sql.Tx) error {
 		t := &Table{Name: name, ReusesIDs: !autoincrement}
 		d.Tables, named[strings.ToLower(name)] = append(d.Tables, t), t
 	}); err != nil {
+		return err
+	}
+	if err := each(sqliteViewsSQL, nil, []any{&name}, func() { d.Views = append(d.Views, &Table{Name: name}) }); err != nil {
 		return err
 	}
 	for _, t := range d.Tables {

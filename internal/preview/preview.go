@@ -39,7 +39,9 @@ type Result struct {
 	// Unprojected have no row in the projection; Rejected would be rejected by the sink. The headers of WithoutHeaders are not sent.
 	Unprojected    []string
 	WithoutHeaders []string
-	Rejected       []Rejection
+	// UnsentColumns are columns of the table that are not sent.
+	UnsentColumns []string
+	Rejected      []Rejection
 }
 
 // Request is a request and the ids of its events.
@@ -57,6 +59,7 @@ type Rejection struct {
 // Source is the part of a buffer that has the next events.
 type Source interface {
 	Peek(ctx context.Context, limit int) (*buffer.Lease, error)
+	UnsentColumns(ctx context.Context) ([]string, error)
 	Status(ctx context.Context) (buffer.Status, error)
 	Diagnose(ctx context.Context) []buffer.Finding
 }
@@ -97,6 +100,9 @@ func Next(ctx context.Context, from Source, s config.RuntimeSink, limit int) (re
 		} else {
 			result.Rejected = append(result.Rejected, Rejection{id, r.Err})
 		}
+	}
+	if result.UnsentColumns, err = from.UnsentColumns(ctx); err != nil {
+		return result, err
 	}
 	err = result.prepare(ctx, previewer, s.Config, patterns, b)
 	return result, err

@@ -68,7 +68,19 @@ func (s *Source) AddCreated() string {
 	if s.Driver == "sqlite" { // which adds no column with such a default
 		return "recreate the table with created_at TEXT DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ'))"
 	}
-	return "ALTER TABLE " + tableName(s.Driver, s.Table) + " ADD COLUMN created_at timestamptz DEFAULT now()"
+	// Not ADD COLUMN ... DEFAULT now(), which says of the rows that wait that they are new.
+	alter := "ALTER TABLE " + tableName(s.Driver, s.Table)
+	return alter + " ADD COLUMN created_at timestamptz; " + alter + " ALTER created_at SET DEFAULT now()"
+}
+
+// Times returns the columns that hold times. None of them says by its name that it is the time of the insert.
+func (s *Source) Times() (names []string) {
+	for i := range s.Table.Columns {
+		if c := &s.Table.Columns[i]; strings.HasPrefix(c.Type, "timestamp") || s.Driver == "sqlite" && strings.HasSuffix(strings.ToLower(c.Name), "_at") {
+			names = append(names, c.Name)
+		}
+	}
+	return names
 }
 
 // HasAges reports whether a column says when an event was inserted.

@@ -168,7 +168,8 @@ const httpKeys = `
 # results is a jq program that finds the rejected events in
 # {status, headers, body, events}: an array of {id or index, error, retry}.
 # An empty array after a 4xx rejects the whole batch, which is then divided
-# until the bad event is alone.
+# until the bad event is alone. A program that fails, like error("...") for an
+# answer without what it expects, keeps all events: they wait.
 #results: |
 #  if .status >= 400 then []
 #  else [.body.errors[] | {index: .index, error: .message, retry: false}] end

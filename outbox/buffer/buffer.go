@@ -220,6 +220,10 @@ type Diagnoser interface {
 	// Peek returns up to limit events that a claim would take first, as the claim would return them. It
 	// writes nothing, and no other transaction waits for it. It returns nil, nil if there are none.
 	Peek(ctx context.Context, limit int) (*Lease, error)
+
+	// UnsentColumns returns the columns of the table of events that are not sent, and are lost when a delivered row is deleted: see
+	// [CustomTable.Unsent] and [UnsentEventColumns].
+	UnsentColumns(ctx context.Context) ([]string, error)
 }
 
 // TokenBucket is a rate limit that processes share.

@@ -40,6 +40,33 @@ func (o CustomTable) Unsent(columns []string) (unsent []string) {
 	return unsent
 }
 
+// EventColumns are the columns of the relay's own table. Nothing is sent of other ones.
+var EventColumns = []string{"id", "topic", "key", "payload", "headers", "created_at", "group_id"}
+
+// firstEventColumns are those that it had in the first version.
+var firstEventColumns = []string{"id", "topic", "key", "payload", "headers", "created_at", "group_id"}
+
+// LacksEventColumns returns the columns that each version of the relay's own table has, and the table with these columns does not.
+func LacksEventColumns(columns []string) (lacks []string) {
+	for _, c := range firstEventColumns {
+		if !slices.Contains(columns, c) {
+			lacks = append(lacks, c)
+		}
+	}
+	return lacks
+}
+
+// UnsentEventColumns returns the columns, of all those of a table that is used as the relay's own, that are not sent. As in
+// [CustomTable.Unsent] it leaves out those that [LooksSecret] or that say when a row was changed.
+func UnsentEventColumns(columns []string) (unsent []string) {
+	for _, c := range columns {
+		if !slices.Contains(EventColumns, c) && !LooksSecret(c) && !slices.Contains(bookkeeping, strings.ReplaceAll(strings.ToLower(c), "_", "")) {
+			unsent = append(unsent, c)
+		}
+	}
+	return unsent
+}
+
 var (
 	// literals are texts in quotes, and the comments and quoted names in which a quote begins no text.
 	literals = regexp.MustCompile(`--[^\n]*|(?s:/\*.*?\*/)|"(?:[^"]|"")*"|'(?:[^']|'')*'`)
@@ -73,6 +100,16 @@ func mentions(text string) mentioned {
 		}
 	}
 	return m
+}
+
+// LooksMark reports whether the name of a column suggests that a loop marks the rows with it that it has sent, such as processed_at or status.
+func LooksMark(column string) bool {
+	return slices.Contains(marks, strings.ReplaceAll(strings.ToLower(column), "_", ""))
+}
+
+var marks = []string{
+	"sentat", "processedat", "publishedat", "dispatchedat", "deliveredat", "sent", "processed", "published", "dispatched", "delivered",
+	"issent", "isprocessed", "ispublished", "isdispatched", "isdelivered", "status", "state",
 }
 
 // LooksSecret reports whether the name of a column suggests that its values are secrets, such as password_digest or apiKey.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/outcomes"
+	"github.com/outboxrelay/relay/outbox/internal/projection"
 	"github.com/outboxrelay/relay/outbox/internal/routing"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/backlog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/claim"
@@ -90,6 +91,8 @@ type table struct {
 	events eventTable
 	// custom is the event table if it is custom, otherwise nil; for the doctor.
 	custom *custom.Table
+	// unsent are its columns that are not sent.
+	unsent []string
 	// unusable is why the table can only be read since Check saw it: its projection cannot be run, or the database takes no writes.
 	// unregistered: it has not even been registered.
 	unusable     error
@@ -190,6 +193,15 @@ func (b *Buffer) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 	return t.events.Peek(ctx, limit)
 }
 
+// UnsentColumns implements buffer.Diagnoser.
+func (b *Buffer) UnsentColumns(ctx context.Context) ([]string, error) {
+	t, err := b.ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return t.unsent, nil
+}
+
 // Warnings returns what is done otherwise than configured, and dead letters that nobody looks after, a sentence each.
 func (b *Buffer) Warnings(ctx context.Context) (warnings []string) {
 	t := b.table.Load()
@@ -199,7 +211,12 @@ func (b *Buffer) Warnings(ctx context.Context) (warnings []string) {
 	if t.RangeIneligible.Text != "" && b.config.Claim == buffer.ClaimRange {
 		warnings = append(warnings, "claim: range needs ids that only grow; "+t.RangeIneligible.Text+", so events are claimed by stamp ("+t.RangeIneligible.Fix+")")
 	}
-	orphaned, err := b.Orphaned(ctx)
+	if t.custom == nil && t.unsent != nil {
+		_, name := b.tableName()
+		f := projection.UnsentEvents(t.unsent, t.Events, name)
+		warnings = append(warnings, f.Text+" ("+f.Fix+")")
+	}
+	orphaned, err := b.orphaned(ctx)
 	if err != nil {
 		return append(warnings, err.Error())
 	}
@@ -207,6 +224,17 @@ func (b *Buffer) Warnings(ctx context.Context) (warnings []string) {
 		warnings = append(warnings, f.Text+" ("+f.Fix+")")
 	}
 	return warnings
+}
+
+// orphaned finds dead letters under names that no pipeline has, and other tables of the pipeline in which events are left.
+func (b *Buffer) orphaned(ctx context.Context) ([]buffer.Finding, error) {
+	found, err := b.Orphaned(ctx)
+	t := b.table.Load()
+	if err != nil || t == nil {
+		return found, err
+	}
+	left, err := b.base.AlsoOwns(ctx, &t.Tables)
+	return append(found, left...), err
 }
 
 // TakeOver implements buffer.Claimer.

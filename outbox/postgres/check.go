@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/notready"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/backlog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/claim"
@@ -36,16 +38,22 @@ func (b *Buffer) Check(ctx context.Context) error {
 	if events.Ambiguous != nil { // the rest depends on which one is meant
 		return events.Ambiguous.Err()
 	}
+	near := ""
+	if !events.Exists && events.ForbiddenSchema == "" {
+		if near, err = catalog.Similar(ctx, b.db, schema, name); err != nil {
+			return b.db.ConnectError(err)
+		}
+	}
 	var facts custom.Facts
 	if b.config.Custom.Is() {
 		if facts, err = custom.Read(ctx, b.db, events); err == nil {
-			err = custom.Check(ctx, b.db, facts, custom.Config{CustomTable: b.config.Custom, Schema: b.config.Schema, Archive: b.config.Archive != ""}, &missing)
+			err = custom.Check(ctx, b.db, facts, custom.Config{CustomTable: b.config.Custom, Schema: b.config.Schema, Near: near, Archive: b.config.Archive != ""}, &missing)
 		}
 		if err != nil {
 			return b.db.ConnectError(err)
 		}
 	} else {
-		missing.AddMissing(events, tables["outbox_events"].Columns, all...)
+		checkEvents(events, near, tables["outbox_events"].Columns, &missing)
 	}
 	switch {
 	case own != "":
@@ -120,6 +128,18 @@ func (b *Buffer) Check(ctx context.Context) error {
 	return wrong
 }
 
+// checkEvents checks the relay's own table. near is a table that may be meant if it does not exist, or "".
+func checkEvents(events catalog.Table, near string, columns []string, missing *catalog.Findings) {
+	switch lacks := buffer.LacksEventColumns(events.Columns); {
+	case !events.Exists && events.ForbiddenSchema == "":
+		missing.AddNoTable(events, near, false)
+	case events.Exists && (slices.Contains(lacks, "topic") || slices.Contains(lacks, "payload")): // no statement makes it one
+		*missing = append(*missing, notready.NotEvents(events.Quoted, events.Name, lacks))
+	default:
+		missing.AddMissing(events, columns, all...)
+	}
+}
+
 // tableName returns the name of the event table, and its schema: "" if the search path has to be searched. It is searched
 // once, so that what is planted in it later changes nothing.
 func (b *Buffer) tableName() (schema, name string) {
@@ -168,10 +188,10 @@ func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalo
 		names = append(names, "outbox_events", events.Quoted)
 		parts := custom.Parts{Base: b.base, Ledger: b.Ledger, Claimer: b.claimer, Watermarks: b.watermarks}
 		t.custom = custom.New(parts, &t.Tables, facts, b.config.Custom, names)
-		t.events = t.custom
+		t.events, t.unsent = t.custom, t.custom.Unsent()
 		return b.register(ctx, t)
 	}
-	t.events = relayTable{b.claimer, b.Ledger, b.DeadLetters, &t.Tables}
+	t.events, t.unsent = relayTable{b.claimer, b.Ledger, b.DeadLetters, &t.Tables}, buffer.UnsentEventColumns(events.Columns)
 	t.Statements = backlog.Statements(t.Names)
 	if t.RangeIneligible, err = claim.RangeIneligible(ctx, b.db, &t.Tables); err != nil {
 		return b.db.ConnectError(err)

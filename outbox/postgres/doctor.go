@@ -13,7 +13,7 @@ import (
 func (b *Buffer) Diagnose(ctx context.Context) []buffer.Finding {
 	c := doctor.Config{
 		DB: b.db, Table: b.tableName, LedgerSchema: b.config.Schema, Policy: b.config.Supervisor, Custom: b.config.Custom.Is(),
-		Check: b.Check, Peek: b.Peek, State: b.doctorState, Orphaned: b.Orphaned,
+		Check: b.Check, Peek: b.Peek, State: b.doctorState, Orphaned: b.orphaned,
 		Owner: func() *ownership.Error {
 			_, err := b.base.Ownership.Known()
 			conflict, _ := errors.AsType[*ownership.Error](err)

@@ -178,10 +178,20 @@ func migrateOther(t *testing.T, p *testDB) {
 	if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), "belongs to the ledger in schema public, which its trigger outbox_truncated names") {
 		t.Fatalf("migrating a second ledger: %v", err)
 	}
-	_, err = p.pool.Exec(t.Context(), "DROP TRIGGER outbox_truncated ON public.outbox_events")
-	check(t, err)
+	exec := func(sql string) {
+		t.Helper()
+		_, err := p.pool.Exec(t.Context(), sql)
+		check(t, err)
+	}
+	exec("DROP TRIGGER outbox_truncated ON public.outbox_events")
+	_, err = postgres.Migrate(t.Context(), p.url, other)
+	if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), "pipeline orders owns table public.outbox_events in another ledger, that of public.outbox_buffers") {
+		t.Fatalf("migrating a second ledger of an owned buffer: %v", err)
+	}
+	exec("UPDATE public.outbox_buffers SET pipeline = NULL")
 	_, err = postgres.Migrate(t.Context(), p.url, other)
 	check(t, err)
+	exec("UPDATE public.outbox_buffers SET pipeline = 'orders'") // a relay that runs takes it again
 }
 
 // TestOwnership_OtherLedgerUnreadable has two ledgers whose relays may read their own only. The buffer's trigger decides: a relay that runs
@@ -237,14 +247,18 @@ func TestOwnership_OtherLedgerUnreadable(t *testing.T) {
 			}
 			first := open("first_", "public")
 			works(first)
-			exec("DROP TRIGGER outbox_truncated ON public.outbox_events")
+			move := func(from string) {
+				exec("DROP TRIGGER outbox_truncated ON public.outbox_events")
+				exec("UPDATE " + from + ".outbox_buffers SET pipeline = NULL")
+			}
+			move("public")
 			_, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: "public.outbox_events", Schema: schema})
 			check(t, err)
 			second := open("second_", schema)
 			refused(first, quoted)
 			works(second)
 
-			exec("DROP TRIGGER outbox_truncated ON public.outbox_events")
+			move(quoted)
 			_, err = postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Table: "public.outbox_events"})
 			check(t, err)
 			refused(second, "public")

@@ -141,7 +141,30 @@ const idsGrowSQL = `
 SELECT EXISTS (SELECT 1 FROM pragma_table_info(?1) WHERE name = 'id' AND upper(type) = 'INTEGER' AND pk = 1)
    AND EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1 AND sql LIKE '%autoincrement%')`
 
+// lower returns the names of columns in lower case: SQLite does not tell them apart by case.
+func lower(columns []string) []string {
+	columns = slices.Clone(columns)
+	for i := range columns {
+		columns[i] = strings.ToLower(columns[i])
+	}
+	return columns
+}
+
+// notEvents returns the finding about a table that exists and cannot be the relay's own, because it lacks one of some columns; nil if it can.
+func (b *Buffer) notEvents(ctx context.Context, tx transaction, columns ...string) ([]buffer.Finding, error) {
+	rows, err := tx.rows(ctx, columnsSQL, b.config.Table)
+	has, err := db.Column[string](rows, err)
+	lacks := buffer.LacksEventColumns(lower(has))
+	if err != nil || len(has) == 0 || !slices.ContainsFunc(lacks, func(c string) bool { return slices.Contains(columns, c) }) {
+		return nil, err
+	}
+	return []buffer.Finding{notready.NotEvents(db.Quote(b.config.Table), b.config.Table, lacks)}, nil
+}
+
 func (r *relayTable) missing(ctx context.Context, tx transaction) ([]buffer.Finding, error) {
+	if missing, err := r.b.notEvents(ctx, tx, "topic", "payload"); err != nil || len(missing) > 0 { // no statement makes it one
+		return missing, err
+	}
 	missing, err := r.b.lacks(ctx, tx, requirement{table: r.b.config.Table, columns: eventColumns})
 	if err != nil || len(missing) > 0 {
 		return missing, err
@@ -166,7 +189,8 @@ func (b *Buffer) lacks(ctx context.Context, tx transaction, r requirement) (lack
 	table := db.Quote(r.table)
 	switch {
 	case len(has) == 0:
-		return []buffer.Finding{problem("table "+table+" does not exist", notready.MigrateCommand)}, nil
+		near, err := b.similar(ctx, tx, r.table)
+		return []buffer.Finding{notready.NoTable(table, near, false)}, err
 	case slices.Contains(has, r.obsolete):
 		return []buffer.Finding{b.foundObsolete(r)}, nil
 	}
@@ -178,6 +202,20 @@ func (b *Buffer) lacks(ctx context.Context, tx transaction, r requirement) (lack
 		}
 	}
 	return lacks, nil
+}
+
+const namesSQL = `
+SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\' AND name NOT LIKE '%\_migrations' ESCAPE '\'
+  AND name NOT IN ('outbox_batches', 'outbox_dead_letters', 'outbox_buffers', 'outbox_sinks', 'outbox_relays', 'outbox_rates')`
+
+// similar returns the name of a table that may be meant by that of the buffer, which no table has; "" if there is none.
+func (b *Buffer) similar(ctx context.Context, tx transaction, table string) (string, error) {
+	if table != b.config.Table {
+		return "", nil
+	}
+	rows, err := tx.tx.QueryContext(ctx, namesSQL)
+	names, err := db.Column[string](rows, err)
+	return buffer.NearestTable(table, names), err
 }
 
 // unusable returns what is wrong with a file that cannot be opened or written.

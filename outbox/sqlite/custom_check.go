@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -156,9 +157,9 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 			"add such a column, and name it as source.created_at")
 	}
 	if unsent := c.b.config.Custom.Unsent(s.columns); unsent != nil {
-		d.warn("projection", "it does not send "+strings.Join(unsent, ", ")+" of table "+table+"; a delivered row is deleted",
-			"add them to source.project, or a comment there: -- not sent: "+strings.Join(unsent, ", "))
+		d.findings = append(d.findings, projection.Unsent(unsent, table))
 	}
+	c.marks(ctx, d, s.columns)
 	if step := tableScan(steps); step != "" {
 		fix := "create an index on the column by which that table is joined"
 		if !uses && !f.groupIndexed {
@@ -168,6 +169,25 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 		d.warn(plan, "the projection reads a whole table for every batch: "+step+"; harmless if that table is small", fix)
 	} else {
 		d.ok(plan, "the projection finds its rows by indexes")
+	}
+}
+
+// marks adds rows that look as if a loop had sent them, among some of those that wait.
+func (c *customTable) marks(ctx context.Context, d *diagnosis, columns []string) {
+	table := db.Quote(c.b.config.Table)
+	for _, column := range columns {
+		if !buffer.LooksMark(column) {
+			continue
+		}
+		condition := db.Quote(column) + " IS NOT NULL"
+		if !strings.HasSuffix(strings.ToLower(column), "at") {
+			condition = "lower(CAST(" + db.Quote(column) + " AS TEXT)) IN (" + projection.DoneValues + ")"
+		}
+		var n int
+		err := c.b.db.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT "+db.Quote(column)+" FROM "+table+" WHERE group_id IS NULL LIMIT 1000) WHERE "+condition).Scan(&n)
+		if !d.failed("rows", err) && n > 0 {
+			d.findings = append(d.findings, projection.Marked(strconv.Itoa(n), table, condition))
+		}
 	}
 }
 

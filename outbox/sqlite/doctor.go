@@ -13,6 +13,7 @@ import (
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/notready"
+	"github.com/outboxrelay/relay/outbox/internal/projection"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
 
@@ -286,6 +287,9 @@ func (r *relayTable) diagnose(ctx context.Context, d *diagnosis) {
 	}
 	for _, name := range indexes {
 		d.warn(about, fmt.Sprintf("index %s is of no use to the relay, and each claim by stamp writes to it", db.Quote(name)), "DROP INDEX "+db.Quote(name))
+	}
+	if unsent, err := r.b.UnsentColumns(ctx); err == nil && unsent != nil { // tables says what is missing
+		d.findings = append(d.findings, projection.UnsentEvents(unsent, db.Quote(r.b.config.Table), r.b.config.Table))
 	}
 	d.claimPlan(ctx, pickSQL, "USING INTEGER PRIMARY KEY")
 }

@@ -126,6 +126,10 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 	if err := b.refuseObsolete(ctx, len(rendered)); err != nil {
 		return nil, err
 	}
+	exists, err := b.refuseNotEvents(ctx, c.Custom)
+	if err != nil {
+		return nil, err
+	}
 	store, err := database.NewStore(goose.DialectSQLite3, db.Quote(b.versionTable()))
 	if err != nil {
 		return nil, err
@@ -146,6 +150,9 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 	applied = append(applied, added...)
 	if archived {
 		applied = append(applied, c.Archive)
+	}
+	if !exists && !c.Custom {
+		applied = append(applied, "table "+db.Quote(c.Table))
 	}
 	return applied, nil
 }
@@ -251,6 +258,23 @@ func (b *Buffer) refuseObsolete(ctx context.Context, latest int) error {
 		return notReady(b, []buffer.Finding{problem(fmt.Sprintf("table %s records version %d; expected %d", table, version, latest),
 			"run relay migrate of the newer relay; if an unreleased version made the tables, "+b.dropObsolete())})
 	})
+}
+
+// refuseNotEvents returns a buffer.ErrNotReady if a table exists that is to be the relay's own and lacks columns of it: the application
+// owns it.
+func (b *Buffer) refuseNotEvents(ctx context.Context, custom bool) (exists bool, err error) {
+	err = b.begin(ctx, b.db, readOnly, func(tx transaction) error {
+		if err := tx.row(ctx, tableExistsSQL, b.config.Table).Scan(&exists); err != nil || !exists || custom {
+			return err
+		}
+		missing, err := b.notEvents(ctx, tx, buffer.EventColumns...)
+		if err != nil || missing == nil {
+			return err
+		}
+		missing[0].Fix += ". No table was changed"
+		return notReady(b, missing)
+	})
+	return exists, err
 }
 
 // complete reports whether everything exists that the migrations make.

@@ -8,6 +8,7 @@ import (
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/ownership"
+	"github.com/outboxrelay/relay/outbox/internal/projection"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
 
@@ -94,6 +95,9 @@ func (b *Buffer) Warnings(ctx context.Context) (warnings []string) {
 	found, err := b.orphaned(ctx)
 	if err != nil {
 		return []string{b.explain(ctx, "looking for dead letters of other names", err).Error()}
+	}
+	if unsent, err := b.UnsentColumns(ctx); err == nil && unsent != nil && !b.config.Custom.Is() { // it is looked at again later
+		found = append(found, projection.UnsentEvents(unsent, db.Quote(b.config.Table), b.config.Table))
 	}
 	for _, f := range found {
 		warnings = append(warnings, f.Text+" ("+f.Fix+")")

@@ -24,6 +24,21 @@ func (b *Buffer) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 	return batch, nil
 }
 
+// UnsentColumns implements buffer.Diagnoser.
+func (b *Buffer) UnsentColumns(ctx context.Context) (unsent []string, err error) {
+	err = b.read(ctx, "reading the table's columns", func(tx transaction) error {
+		if tx.shape != nil {
+			unsent = b.config.Custom.Unsent(tx.shape.columns)
+			return nil
+		}
+		rows, err := tx.rows(ctx, columnsSQL, b.config.Table)
+		columns, err := db.Column[string](rows, err)
+		unsent = buffer.UnsentEventColumns(lower(columns))
+		return err
+	})
+	return unsent, err
+}
+
 func (r *relayTable) peek(ctx context.Context, batch *buffer.Lease, limit int) error {
 	return r.b.read(ctx, peeking, func(tx transaction) error {
 		if r.b.config.Ordered {

@@ -48,3 +48,27 @@ const Projection = "projection"
 func (e *Error) Is(target error) bool {
 	return target == buffer.ErrProjection && !slices.ContainsFunc(e.Missing, func(f buffer.Finding) bool { return f.Subject != Projection })
 }
+
+// NoTable is the finding about a buffer that does not exist. near is a table that may be meant, or ""; migrate makes only the relay's own.
+func NoTable(table, near string, custom bool) buffer.Finding {
+	f := buffer.Finding{Level: buffer.LevelError, Subject: "tables", Text: "table " + table + " does not exist", Fix: MigrateCommand}
+	if custom {
+		f.Text, f.Fix = "custom "+f.Text, "create it, or correct source.table"
+	}
+	if near != "" {
+		f.Text += " (did you mean " + near + "?)"
+		if !custom {
+			f.Fix = "correct source.table, or, to create it: " + MigrateCommand
+		}
+	}
+	return f
+}
+
+// NotEvents is the finding about a table that exists and cannot be the relay's own, because it lacks columns.
+func NotEvents(table, name string, lacks []string) buffer.Finding {
+	return buffer.Finding{
+		Level: buffer.LevelError, Subject: "tables",
+		Text: "table " + table + " exists and is not an event table of the relay: it has no " + strings.Join(lacks, ", "),
+		Fix:  "if your application owns it, add source.project, as relay init --table " + name + " -o other.yaml writes it; otherwise name another table as source.table",
+	}
+}

@@ -45,7 +45,7 @@ func (e *Error) Text() string {
 // Fix says how another pipeline becomes the owner.
 func (e *Error) Fix() string {
 	if e.Ledger != "" {
-		fix := fmt.Sprintf("use the same source.schema; or, to move the ledger, stop the relays that use the other one when relay status shows no batches, and run: UPDATE %s SET pipeline = NULL WHERE buffer = '%s'",
+		fix := fmt.Sprintf("set source.schema to the schema of %[1]s; or, to move the ledger, stop the relays that use %[1]s when relay status shows no batches, and run: UPDATE %[1]s SET pipeline = NULL WHERE buffer = '%[2]s'",
 			e.Ledger, strings.ReplaceAll(e.Buffer, "'", "''"))
 		if e.Owner == "" {
 			fix += "; DROP TRIGGER outbox_truncated ON " + e.Events + ", and relay migrate"

@@ -37,6 +37,8 @@ type Table struct {
 	withoutZone Column
 	// unsent are the columns that the projection drops.
 	unsent []string
+	// times are the columns that hold times.
+	times []string
 	// row is the expression for the row e as json.
 	row string
 	// insert are the columns that take a value.
@@ -93,6 +95,11 @@ func New(p Parts, tables *ledger.Tables, facts Facts, c buffer.CustomTable, rela
 		}
 	}
 	t.unsent = c.Unsent(columns)
+	for _, c := range facts.Columns {
+		if c.OID == pg.OIDTimestamptz || c.OID == pg.OIDTimestamp {
+			t.times = append(t.times, c.Name)
+		}
+	}
 	tables.Sequence = cmp.Or(t.number.Sequence, pg.Null)
 	tables.Names = strings.NewReplacer(t.names(tables.Events, tables.DeadPayloadOID, relay)...)
 	tables.Statements = t.backlogStatements(tables.Events, inserted, relay)
@@ -113,6 +120,9 @@ func (t *Table) HasAges() bool { return !t.tables.NoAges }
 
 // WithoutZone returns the column that says when an event was inserted if it is a timestamp without time zone.
 func (t *Table) WithoutZone() (c Column, is bool) { return t.withoutZone, t.withoutZone.Name != "" }
+
+// Times are the columns that hold times.
+func (t *Table) Times() []string { return t.times }
 
 // Unsent are the columns that the projection drops; see [buffer.CustomTable.Unsent].
 func (t *Table) Unsent() []string { return t.unsent }

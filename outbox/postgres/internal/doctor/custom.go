@@ -35,7 +35,26 @@ func (d *diagnosis) custom(ctx context.Context, events catalog.Table) {
 	d.projectedRows(ctx, events)
 	d.ok("search_path", "projections run with "+d.state.Custom.Path()+"; nobody else may create what they call, or owns it")
 	d.unsent(events)
+	d.marks(ctx, events)
 	d.projection(ctx)
+}
+
+// marks adds rows that look as if a loop had sent them, among some of those that wait.
+func (d *diagnosis) marks(ctx context.Context, events catalog.Table) {
+	for _, c := range events.Columns {
+		if !buffer.LooksMark(c) {
+			continue
+		}
+		condition := pg.Quote(c) + " IS NOT NULL"
+		if oid := events.OID(c); oid != pg.OIDTimestamptz && oid != pg.OIDTimestamp {
+			condition = "lower(" + pg.Quote(c) + "::text) IN (" + projection.DoneValues + ")"
+		}
+		d.query(ctx, aboutCustom, "SELECT count(*)::text FROM (SELECT "+pg.Quote(c)+" FROM "+events.Quoted+" WHERE group_id IS NULL LIMIT 1000) waiting WHERE "+condition, func(v []string) {
+			if v[0] != "0" {
+				d.findings = append(d.findings, projection.Marked(v[0], events.Quoted, condition))
+			}
+		})
+	}
 }
 
 // The zone is that of a session that sets none. It may be that of UTC for half of the year.
@@ -61,16 +80,21 @@ func (d *diagnosis) ages(ctx context.Context, events catalog.Table) {
 		}, events.Quoted, c.Name)
 	}
 	if !d.state.Custom.HasAges() {
+		fix := "name a timestamptz column as source.created_at"
+		if times := d.state.Custom.Times(); times != nil {
+			fix += " if one does (" + strings.Join(times, ", ") + "?)"
+		}
+		// Not ADD COLUMN ... DEFAULT now(), which says of the rows that wait that they are new.
+		fix += ", or: ALTER TABLE " + events.Quoted + " ADD COLUMN created_at timestamptz; ALTER TABLE " + events.Quoted + " ALTER created_at SET DEFAULT now()"
 		d.warn(aboutCustom, "no column of table "+events.Quoted+" says when a row was inserted: the age of waiting events is unknown, and relay_oldest_pending_seconds is absent",
-			"name a timestamptz column as source.created_at, or: ALTER TABLE "+events.Quoted+" ADD COLUMN created_at timestamptz DEFAULT now()")
+			fix)
 	}
 }
 
 // unsent adds the columns that the projection drops.
 func (d *diagnosis) unsent(events catalog.Table) {
 	if unsent := d.state.Custom.Unsent(); unsent != nil {
-		d.warn("projection", "it does not send "+strings.Join(unsent, ", ")+" of table "+events.Quoted+"; a delivered row is deleted",
-			"add them to source.project, or a comment there: -- not sent: "+strings.Join(unsent, ", "))
+		d.findings = append(d.findings, projection.Unsent(unsent, events.Quoted))
 	}
 }
 

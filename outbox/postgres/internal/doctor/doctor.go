@@ -7,6 +7,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/notready"
 	"github.com/outboxrelay/relay/outbox/internal/ownership"
+	"github.com/outboxrelay/relay/outbox/internal/projection"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/custom"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
@@ -28,7 +29,7 @@ type Config struct {
 	Custom bool
 	Check  func(context.Context) error
 	Peek   func(ctx context.Context, limit int) (*buffer.Lease, error)
-	// Orphaned finds dead letters under names that no pipeline has.
+	// Orphaned finds dead letters under names that no pipeline has, and other tables of the pipeline in which events are left.
 	Orphaned func(context.Context) ([]buffer.Finding, error)
 	// Owner returns why this pipeline does not own the buffer; nil if it does, or nobody does.
 	Owner func() *ownership.Error
@@ -85,6 +86,9 @@ func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 	if c.Custom {
 		d.custom(ctx, events)
 	} else {
+		if unsent := buffer.UnsentEventColumns(events.Columns); unsent != nil {
+			d.findings = append(d.findings, projection.UnsentEvents(unsent, events.Quoted, events.Name))
+		}
 		d.indexes(ctx, events)
 		d.fillfactor(ctx, events)
 		d.payload(ctx, events)

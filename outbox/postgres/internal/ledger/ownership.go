@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/ownership"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
@@ -16,14 +17,14 @@ UPDATE outbox_buffers SET pipeline = $2, owned_since = clock_timestamp() WHERE b
 	ownerSQL = `
 SELECT coalesce(pipeline, ''), coalesce(owned_since, 'epoch') FROM outbox_buffers WHERE buffer = $1`
 
-	// The ledgers of other schemas, of which each would send the buffer's events. Reading a table may run functions of
+	// OtherLedgersSQL returns the ledgers of other schemas than that of table $1, of which each would send the events of buffer $2. Reading a table may run functions of
 	// its owner (row security, rules), so only those are read whose owner is this role, the owner of the events, or a superuser.
-	otherLedgersSQL = `
+	OtherLedgersSQL = `
 SELECT pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(c.relname)
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace JOIN pg_catalog.pg_roles r ON r.oid = c.relowner
 WHERE c.relname = 'outbox' || '_buffers' AND c.relkind = 'r' AND NOT c.relrowsecurity AND NOT c.relhasrules
-  AND c.oid <> $1::regclass
-  AND (r.rolsuper OR c.relowner = (SELECT relowner FROM pg_catalog.pg_class WHERE oid = $2::regclass) OR pg_catalog.pg_has_role(c.relowner, 'USAGE'))
+  AND c.oid IS DISTINCT FROM pg_catalog.to_regclass($1)
+  AND (r.rolsuper OR c.relowner = (SELECT relowner FROM pg_catalog.pg_class WHERE oid = pg_catalog.to_regclass($2)) OR pg_catalog.pg_has_role(c.relowner, 'USAGE'))
   AND pg_catalog.has_schema_privilege(n.oid, 'USAGE') AND pg_catalog.has_table_privilege(c.oid, 'SELECT')
   AND EXISTS (SELECT FROM pg_catalog.pg_attribute WHERE attrelid = c.oid AND attname = 'owned_since')`
 )
@@ -82,7 +83,7 @@ func (b *Base) LookElsewhere(ctx context.Context, t *Tables) error {
 		b.Ownership.SawElsewhere(conflict)
 		return nil
 	}
-	err = read(otherLedgersSQL, func(v [][]byte) error {
+	err = read(OtherLedgersSQL, func(v [][]byte) error {
 		ledgers = append(ledgers, string(v[0]))
 		return nil
 	}, t.SQL("outbox_buffers"), t.Events)
@@ -100,6 +101,46 @@ func (b *Base) LookElsewhere(ctx context.Context, t *Tables) error {
 	}
 	b.Ownership.SawElsewhere(conflict)
 	return nil
+}
+
+// Other tables whose buffers the pipeline owns. Reading a table may run functions of its owner (row security, rules).
+const alsoOwnsSQL = `
+SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN outbox_buffers b ON b.buffer = n.nspname || '.' || c.relname
+WHERE b.pipeline = $1 AND b.buffer <> $2 AND c.relkind IN ('r', 'p') AND NOT c.relrowsecurity AND NOT c.relhasrules
+  AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') LIMIT 10`
+
+// AlsoOwns returns findings about other tables that the pipeline owns in which events are left: it was configured for them before, and
+// source.table has another name since, perhaps by mistake.
+func (b *Base) AlsoOwns(ctx context.Context, t *Tables) (found []buffer.Finding, err error) {
+	var tables []string
+	err = b.DB.Transact(ctx, pg.ReadTx(b.DB.StatementTimeout), pg.Step{SQL: t.SQL(alsoOwnsSQL), Args: []string{b.Pipeline, t.Buffer}, Row: func(v [][]byte) error {
+		tables = append(tables, string(v[0]))
+		return nil
+	}})
+	for _, table := range tables {
+		if err != nil {
+			break
+		}
+		err = b.DB.Transact(ctx, pg.ReadTx(b.DB.StatementTimeout), pg.Step{SQL: "SELECT count(*)::text FROM (SELECT FROM " + table + " LIMIT 1000) r", Row: func(v [][]byte) error {
+			n := string(v[0])
+			if n == "1000" {
+				n = "1000 or more"
+			}
+			if n != "0" {
+				found = append(found, buffer.Finding{
+					Level: buffer.LevelWarning, Subject: "owner",
+					Text: "pipeline " + b.Pipeline + " also owns table " + table + ", which has events (" + n + ") that this configuration does not send: it names " + t.Events,
+					Fix:  "correct source.table; if it was changed on purpose, run the relay with the old source.table, too, until that table is empty",
+				})
+			}
+			return nil
+		}})
+	}
+	if err != nil {
+		return nil, b.Explain(ctx, "looking for other tables of the pipeline", err)
+	}
+	return found, nil
 }
 
 // MovedTo is the conflict of a buffer whose trigger names the ledger of another schema; see OtherLedgerSQL.

@@ -56,7 +56,11 @@ func migrate(ctx context.Context, url string, c Config, timeout time.Duration) (
 	if err = refuseForeign(ctx, tx, c); err == nil {
 		err = refuseObsolete(ctx, tx, c)
 	}
+	exists := false
 	if err == nil {
+		exists, err = refuseNotEvents(ctx, tx, c)
+	}
+	if err == nil && exists {
 		err = refuseOther(ctx, tx, c)
 	}
 	if err == nil {
@@ -67,6 +71,9 @@ func migrate(ctx context.Context, url string, c Config, timeout time.Duration) (
 	}
 	if err == nil { // what was planted meanwhile
 		err = refuseForeign(ctx, tx, c)
+	}
+	if err == nil && !exists {
+		applied, err = nameTable(ctx, tx, c, applied)
 	}
 	if err == nil {
 		err = tx.Commit(ctx)
@@ -80,6 +87,23 @@ func migrate(ctx context.Context, url string, c Config, timeout time.Duration) (
 		err = nameGrants(ctx, tx, c, err)
 	}
 	return nil, fmt.Errorf("migrating %s: %w", pg.Ident(pg.SplitTable(c.Table)), pg.ConnectError(config, err))
+}
+
+// nameTable appends to applied the relay's own table, which was made, with a hint if its name may be a mistake.
+func nameTable(ctx context.Context, tx pgx.Tx, c Config, applied []string) ([]string, error) {
+	if c.Custom {
+		return applied, nil
+	}
+	var made string
+	if err := tx.QueryRow(ctx, "SELECT to_regclass($1)::text", c.events()).Scan(&made); err != nil {
+		return nil, err
+	}
+	schema, table := c.eventsName()
+	near, err := catalog.SimilarTx(ctx, tx, schema, table)
+	if near != "" {
+		made += " (table " + near + " exists; if you meant that one, correct source.table and drop the new one)"
+	}
+	return append(applied, "table "+made), err
 }
 
 // The guard may be idle as long as a migration has to wait.

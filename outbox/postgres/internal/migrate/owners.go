@@ -4,9 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/notready"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/listen"
@@ -49,18 +53,73 @@ func LedgerObjects(schema string) catalog.Objects {
 	return o
 }
 
-// refuseOther returns a buffer.ErrNotReady if the buffer belongs to the ledger of another schema. Its trigger would name this one.
-func refuseOther(ctx context.Context, tx pgx.Tx, c Config) error {
-	var other string
-	err := tx.QueryRow(ctx, ledger.OtherLedgerSQL, c.events(), c.ledgerSchema()).Scan(&other)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil
+const columnsSQL = `
+SELECT coalesce(to_regclass($1)::text, ''), ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass($1) AND attnum > 0 AND NOT attisdropped)`
+
+// refuseNotEvents returns a buffer.ErrNotReady if a table exists that is to be the relay's own and lacks columns of it: the application owns it,
+// and IF NOT EXISTS would keep it and give it the relay's triggers.
+func refuseNotEvents(ctx context.Context, tx pgx.Tx, c Config) (exists bool, err error) {
+	var (
+		name    string
+		columns []string
+	)
+	if err := tx.QueryRow(ctx, columnsSQL, c.events()).Scan(&name, &columns); err != nil || name == "" || c.Custom {
+		return name != "", err
 	}
+	lacks := buffer.LacksEventColumns(columns)
+	if lacks == nil {
+		return true, nil
+	}
+	_, table := c.eventsName()
+	f := notready.NotEvents(name, table, lacks)
+	if !slices.Contains(lacks, "topic") && !slices.Contains(lacks, "payload") {
+		f.Fix += "; if it is the relay's, relay doctor names the statements that add them"
+	}
+	f.Fix += ". No table was changed"
+	return true, catalog.Findings{f}.Err()
+}
+
+// refuseOther returns a buffer.ErrNotReady if the buffer belongs to the ledger of another schema: its trigger names that one, or a
+// pipeline owns the buffer there.
+func refuseOther(ctx context.Context, tx pgx.Tx, c Config) error {
+	var (
+		other   string
+		missing catalog.Findings
+	)
+	schema, table := c.eventsName()
+	name := schema + "." + table
+	free := func(ledger string) string {
+		return "UPDATE " + ledger + " SET pipeline = NULL WHERE buffer = " + pg.Literal(name)
+	}
+	const move = "; or, to move the ledger, stop the relays that use that one when relay status shows no batches, and run: "
+	err := tx.QueryRow(ctx, ledger.OtherLedgerSQL, c.events(), c.ledgerSchema()).Scan(&other)
+	switch {
+	case err == nil:
+		missing.Add(fmt.Sprintf("table %s belongs to the ledger in schema %s, which its trigger outbox_truncated names; two ledgers would each send all of its events", c.events(), pg.Quote(other)),
+			"set source.schema: "+other+move+free(pg.Ident(other, "outbox_buffers"))+"; DROP TRIGGER outbox_truncated ON "+c.events())
+		return missing.Err()
+	case !errors.Is(err, pgx.ErrNoRows):
+		return err
+	}
+	rows, err := tx.Query(ctx, ledger.OtherLedgersSQL, c.ledger("outbox_buffers"), c.events())
 	if err != nil {
 		return err
 	}
-	var missing catalog.Findings
-	missing.Add(fmt.Sprintf("table %s belongs to the ledger in schema %s, which its trigger outbox_truncated names; two ledgers would each send all of its events", c.events(), pg.Quote(other)),
-		fmt.Sprintf("source.schema: %s; or, to move the ledger, stop the relays when relay status shows no batches, and run: DROP TRIGGER outbox_truncated ON %s", other, c.events()))
+	ledgers, err := pgx.CollectRows(rows, pgx.RowTo[string])
+	if err != nil {
+		return err
+	}
+	for _, ledger := range ledgers {
+		var owner string
+		err := tx.QueryRow(ctx, "SELECT pipeline FROM "+ledger+" WHERE buffer = $1 AND pipeline IS NOT NULL", name).Scan(&owner)
+		if errors.Is(err, pgx.ErrNoRows) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		missing.Add(fmt.Sprintf("pipeline %s owns table %s in another ledger, that of %s; two ledgers would each send all of its events", owner, name, ledger),
+			"set source.schema: "+strings.TrimSuffix(ledger, ".outbox_buffers")+", and source.project as pipeline "+owner+" has it"+move+free(ledger))
+	}
 	return missing.Err()
 }

@@ -119,9 +119,12 @@ func (c Config) names() map[string]string {
 }
 
 // events is the quoted name of the buffer table.
-func (c Config) events() string {
-	schema, table := pg.SplitTable(c.Table)
-	return pg.Ident(cmp.Or(schema, c.onPath), table)
+func (c Config) events() string { return pg.Ident(c.eventsName()) }
+
+// eventsName is the name of the buffer table, and its schema.
+func (c Config) eventsName() (schema, table string) {
+	schema, table = pg.SplitTable(c.Table)
+	return cmp.Or(schema, c.onPath), table
 }
 
 // ledger is the quoted name of one of the relay's own tables.

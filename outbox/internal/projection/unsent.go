@@ -1,0 +1,38 @@
+package projection
+
+import (
+	"strings"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+// Unsent is the finding about columns that a projection drops.
+func Unsent(columns []string, table string) buffer.Finding {
+	list := strings.Join(columns, ", ")
+	return buffer.Finding{
+		Level: buffer.LevelWarning, Subject: "projection", Text: "it does not send " + list + lost(table),
+		Fix: "add them to source.project, or a comment there: -- not sent: " + list,
+	}
+}
+
+// UnsentEvents is the finding about columns that the relay's own table does not have.
+func UnsentEvents(columns []string, table, name string) buffer.Finding {
+	return buffer.Finding{
+		Level: buffer.LevelWarning, Subject: "columns",
+		Text: "without source.project the relay does not send " + strings.Join(columns, ", ") + lost(table),
+		Fix:  "make it a custom table, with the source.project that relay init --table " + name + " -o other.yaml writes; or drop the columns",
+	}
+}
+
+// DoneValues are values of a column that looks like the mark of a loop, in lower case: the loop has sent the row.
+const DoneValues = "'true', 'sent', 'done', 'processed', 'published', 'dispatched', 'delivered', 'completed', 'success'"
+
+// Marked is the finding about rows that wait and look as if a loop had sent them: those for which a condition holds.
+func Marked(rows, table, condition string) buffer.Finding {
+	return buffer.Finding{
+		Level: buffer.LevelWarning, Subject: "rows", Text: "rows of table " + table + " wait that look as if a loop had sent them before (" + rows + " of the first 1000: " + condition + "); the relay would send them again",
+		Fix: "if so, delete them, as docs/migrating.md#a-loop-that-marks-rows says: DELETE FROM " + table + " WHERE group_id IS NULL AND " + condition,
+	}
+}
+
+func lost(table string) string { return " of table " + table + "; a delivered row is deleted" }
