@@ -113,7 +113,7 @@ func (w WaitReport) Text() string {
 	case w.Early:
 		due = "due once the sink takes events (tried every few seconds), in " + last + " at the latest"
 	case w.DueInSeconds <= 0:
-		due = "due now to in " + last
+		due = "due within " + last
 	case first == last:
 		due = "due in " + last
 	default:

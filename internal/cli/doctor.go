@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -166,7 +169,13 @@ func diagnoseSink(ctx context.Context, key string, c *config.Sink, s sink.Sink) 
 	where := fmt.Sprintf("%s (%s)", c.URL, address(c))
 	if err := s.Check(ctx); err != nil {
 		fix := "correct " + key + " in the configuration"
-		if errors.Is(err, sink.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded) {
+		dns, unknownHost := errors.AsType[*net.DNSError](err)
+		switch {
+		case unknownHost && dns.IsNotFound:
+			fix += ": the host is not known here"
+		case c.Driver == "file" && errors.Is(err, fs.ErrNotExist):
+			fix = "create the folder " + filepath.Dir(c.File.Path) + ", or correct " + key + " in the configuration; events wait until then"
+		case errors.Is(err, sink.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded):
 			fix = "start it, free space on it, or correct " + key + " in the configuration; events wait until then"
 		}
 		if errors.Is(err, context.DeadlineExceeded) {

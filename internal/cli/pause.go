@@ -68,6 +68,7 @@ sinks are paused and resumed by themselves: relay status shows what is paused.`,
 		return "resumed", err
 	}, nil)
 	c.Flags().StringVar(&pipeline, "pipeline", "", "of this pipeline only (default all)")
+	c.Flags().BoolP("yes", "y", false, "as for relay pause; resume asks nothing")
 	return c
 }
 

@@ -38,7 +38,7 @@ func (a *app) run(cfg *config.Config) error {
 	signal.Ignore(syscall.SIGPIPE)
 	level := new(slog.LevelVar)
 	level.Set(cfg.Log.Level)
-	limited := repeats.New(logHandler(a.stderr, cfg.Log.Format, level, a.redact))
+	limited := repeats.New(logHandler(a.stderr, cfg.Log.Format, level, func(text string) string { return a.forFile(a.redact(text)) }))
 	defer limited.Flush()
 	log := slog.New(limited)
 	slog.SetDefault(log)

@@ -283,6 +283,9 @@ func (a *app) drop(ctx context.Context, r *registry, s *buffer.RegisteredSink, a
 		}
 	}
 	text := fmt.Sprintf("%s: dropped sink %s", r.pipeline.Name, s.Name)
+	if !s.DroppedAt.IsZero() {
+		text = fmt.Sprintf("%s: sink %s was dropped before", r.pipeline.Name, s.Name)
+	}
 	if total.Batches > 0 {
 		what := "ended without being sent there"
 		if as == buffer.DroppedDead {
