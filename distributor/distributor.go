@@ -84,6 +84,8 @@ const (
 	// quietInterval is how often everything is counted while commits notify and the last count found nothing at all. A
 	// batch of an owner that is gone is found by so much later.
 	quietInterval = 5 * time.Second
+	// minDelayed is how soon a count is repeated because a delayed event is available then.
+	minDelayed = 100 * time.Millisecond
 	// countTimeout bounds a count.
 	countTimeout = 30 * time.Second
 	// firstBackoff is how long no ticket is issued after a claim that failed; it doubles up to maxBackoff.
@@ -116,6 +118,7 @@ type Distributor struct {
 	waiting       int           // batches that wait, or wait for their delete, as last counted
 	schedNext     time.Time     // the next distribution; zero: never
 	dueNext       time.Time     // the next count of due batches
+	delayedNext   time.Time     // when the next delayed event is available; zero: none is known
 	backoffUntil  time.Time     // no ticket before this
 	nextBackoff   time.Duration // after the next claim that fails
 	counting      bool          // a count is under way
@@ -224,6 +227,9 @@ func (d *Distributor) next() time.Time {
 			next = d.schedNext
 		}
 	}
+	if !d.counting && !d.delayedNext.IsZero() && d.delayedNext.Before(next) {
+		next = d.delayedNext
+	}
 	if d.canIssue() && d.backoffUntil.After(now) && d.backoffUntil.Before(next) {
 		next = d.backoffUntil
 	}
@@ -240,6 +246,12 @@ func (d *Distributor) dueBy(t time.Time) {
 	}
 }
 
+// countSoon makes the next count soon, with fresh events.
+func (d *Distributor) countSoon(now time.Time) {
+	d.freshAt = now
+	d.dueBy(now.Add(followUp))
+}
+
 // endQuiet counts as often again as while something is done.
 func (d *Distributor) endQuiet() {
 	now := time.Now()
@@ -253,7 +265,8 @@ func (d *Distributor) endQuiet() {
 func (d *Distributor) countDue() (fresh, due bool) {
 	now := time.Now()
 	scheduled := !d.schedNext.IsZero() && !now.Before(d.schedNext)
-	return scheduled || d.countsFresh(now), !d.counting && (scheduled || !now.Before(d.dueNext))
+	available := !d.delayedNext.IsZero() && !now.Before(d.delayedNext)
+	return scheduled || available || d.countsFresh(now), !d.counting && (scheduled || available || !now.Before(d.dueNext))
 }
 
 // count counts fresh events for a distribution, otherwise due batches only.
@@ -289,6 +302,7 @@ func (d *Distributor) onCount(ctx context.Context, c countResult) {
 			d.config.Log.WarnContext(ctx, "counting backlog failed, will retry every second", "error", c.err)
 		}
 		d.failing = true
+		d.delayedNext = time.Time{}
 		if c.fresh { // a nightly distribution is not put off until tomorrow
 			d.schedNext = now.Add(maxBackoff)
 		}
@@ -307,6 +321,9 @@ func (d *Distributor) onCount(ctx context.Context, c countResult) {
 		d.uncovered, d.left = c.backlog.Unclaimed, d.config.MaxBatches
 		d.schedNext = d.config.Schedule.Next(now)
 		d.countedFresh(now)
+		if d.delayedNext = (time.Time{}); d.polls && c.backlog.NextDelayed > 0 {
+			d.delayedNext = now.Add(max(c.backlog.NextDelayed, minDelayed))
+		}
 	}
 	if !d.recount && d.isQuiet(c.backlog) {
 		// Not all at once, or the pipelines of a process would need a connection each.

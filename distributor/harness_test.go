@@ -47,15 +47,16 @@ func (o once) Next(now time.Time) time.Time {
 
 // fakeBuffer is what a distributor sees of a buffer.
 type fakeBuffer struct {
-	mu        sync.Mutex
-	unclaimed int
-	due       int
-	suspects  int
-	waiting   int
-	err       error
-	hangs     bool // every count, until it is cancelled
-	takes     time.Duration
-	counts    []countCall
+	mu          sync.Mutex
+	unclaimed   int
+	due         int
+	suspects    int
+	waiting     int
+	availableAt time.Time // a delayed event becomes unclaimed then
+	err         error
+	hangs       bool // every count, until it is cancelled
+	takes       time.Duration
+	counts      []countCall
 }
 
 // countCall is one count: when, since midnight, and up to how many events.
@@ -82,7 +83,16 @@ func (b *fakeBuffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlo
 		<-time.After(takes)
 		b.mu.Lock()
 	}
-	return buffer.Backlog{Unclaimed: min(limit, b.unclaimed), Due: b.due, Suspects: b.suspects, Waiting: b.waiting}, nil
+	backlog := buffer.Backlog{Due: b.due, Suspects: b.suspects, Waiting: b.waiting}
+	switch wait := time.Until(b.availableAt); {
+	case b.availableAt.IsZero() || limit == 0:
+	case wait > 0:
+		backlog.NextDelayed = wait
+	default:
+		b.unclaimed, b.availableAt = b.unclaimed+1, time.Time{}
+	}
+	backlog.Unclaimed = min(limit, b.unclaimed)
+	return backlog, nil
 }
 
 func (b *fakeBuffer) set(change func(b *fakeBuffer)) {

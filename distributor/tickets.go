@@ -16,6 +16,7 @@ type Ticket struct {
 
 	distribution int  // the one it belongs to, unless Due; noDistribution: none
 	requested    bool // it answers a notification or a poll
+	notified     bool // of a commit
 }
 
 // noDistribution is that of a ticket which nothing was counted for.
@@ -98,7 +99,8 @@ func (d *Distributor) issueTickets(ctx context.Context) {
 			if d.full() {
 				d.probe.Use(time.Now())
 			}
-			t := Ticket{BatchSize: size, distribution: noDistribution, requested: d.takeRequest(time.Now())}
+			t := Ticket{BatchSize: size, distribution: noDistribution}
+			t.requested, t.notified = d.takeRequest(time.Now())
 			if d.hasTickets() {
 				d.left--
 				d.uncovered -= size
@@ -132,8 +134,11 @@ func (d *Distributor) report(r Report) {
 	if !r.Ticket.Due {
 		d.onClaim(r, time.Now())
 	}
-	if r.Events > 0 || r.Err != nil {
+	switch {
+	case r.Events > 0 || r.Err != nil:
 		d.endQuiet()
+	case r.Ticket.notified: // what was committed may be delayed, and only a count says until when
+		d.countSoon(time.Now())
 	}
 	switch {
 	case r.Ticket.Suspect:

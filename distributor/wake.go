@@ -40,6 +40,7 @@ type wakeState struct {
 	idlePoll time.Duration
 
 	requested   bool          // a notification or a poll asks for a claim of fresh events
+	notified    bool          // and it is a notification of a commit
 	listening   bool          // the listener does, as it last said
 	paused      bool          // and was asked to be
 	pollAt      time.Time     // the next poll; zero: none is planned
@@ -77,6 +78,7 @@ func (w *wakeState) onNotification(now time.Time) {
 	if !listening && w.listening {
 		w.notListening(now)
 	}
+	w.notified = w.notified || commits > 0
 	w.listening = listening
 	w.commits += commits
 	w.balance(now)
@@ -96,12 +98,13 @@ func (w *wakeState) planPoll(then time.Time) {
 	}
 }
 
-// takeRequest notes that a claim begins, and reports whether it was requested.
-func (w *wakeState) takeRequest(now time.Time) (requested bool) {
+// takeRequest notes that a claim begins, and reports whether it was requested, and by a commit.
+func (w *wakeState) takeRequest(now time.Time) (requested, notified bool) {
 	if requested = w.requested; requested {
-		w.requested, w.requestedAt = false, now
+		notified = w.notified
+		w.requested, w.notified, w.requestedAt = false, false, now
 	}
-	return requested
+	return requested, notified
 }
 
 // tick requests a claim when a poll is due.

@@ -337,6 +337,28 @@ func TestListener_QuietCounts(t *testing.T) {
 	})
 }
 
+// TestListener_Delayed: a delayed event is claimed when it is available. A quiet distributor learns of it by its commit, whose claim finds
+// nothing.
+func TestListener_Delayed(t *testing.T) {
+	t.Parallel()
+	for _, delay := range []time.Duration{50 * ms, 700 * ms, 3 * time.Second, 3 * time.Minute} {
+		synctest.Test(t, func(t *testing.T) {
+			b, listener := listening(t, func(c *distributor.Config) { c.Schedule = schedule(t, "@every 1s") })
+			defer b.stop()
+			b.startWorkers(4, 0, 0)
+			waitUntil(20*time.Second + 100*ms)
+			b.buffer.set(func(f *fakeBuffer) { f.availableAt = time.Now().Add(delay) })
+			b.commit(listener, 0)
+			waitUntil(20*time.Second + 100*ms + max(delay, 300*ms) + 50*ms)
+			b.buffer.set(func(f *fakeBuffer) {
+				if f.unclaimed > 0 || !f.availableAt.IsZero() {
+					t.Errorf("delayed by %v, and not claimed %v after its commit", delay, time.Since(midnight)-20*time.Second-100*ms)
+				}
+			})
+		})
+	}
+}
+
 // TestListener_NoNotificationIsLost: an event is claimed as soon as its commit
 // notified, the listener listens again, or a poll is due.
 func TestListener_NoNotificationIsLost(t *testing.T) {

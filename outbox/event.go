@@ -21,7 +21,7 @@ const (
 
 // Event is one row of a buffer table.
 //
-// An application sets Topic and Payload, and may set Key and Headers. Insert ignores ID
+// An application sets Topic and Payload, and may set Key, Headers and AvailableAt. Insert ignores ID
 // and CreatedAt, which the database sets.
 //
 // An event that came out of a buffer belongs to its batch: a sink reads it and keeps no
@@ -43,6 +43,20 @@ type Event struct {
 	// CreatedAt is the database's clock when the row was inserted, in UTC,
 	// to the microsecond (millisecond on SQLite).
 	CreatedAt time.Time
+	// AvailableAt delays the event: it is not delivered before that time by the database's clock. The zero time, and one that has passed,
+	// delay nothing. A sink does not see it.
+	AvailableAt time.Time
+}
+
+// MaxDelay is how far ahead AvailableAt may be when an event is inserted. A later time is nearly always one in the wrong unit.
+const MaxDelay = 10 * 366 * 24 * time.Hour
+
+// Waiting returns since when the event waits to be delivered: CreatedAt, or AvailableAt if that is later.
+func (e *Event) Waiting() time.Time {
+	if e.AvailableAt.After(e.CreatedAt) {
+		return e.AvailableAt
+	}
+	return e.CreatedAt
 }
 
 // AppendIdentity appends the event's name outside of the relay: its primary key, a decimal number or a uuid.
@@ -144,6 +158,9 @@ func (e *Event) Validate(jsonPayload bool) error {
 		} else if _, err := e.Headers.Map(); err != nil {
 			say("%v", err)
 		}
+	}
+	if !e.AvailableAt.IsZero() && time.Until(e.AvailableAt) > MaxDelay {
+		say("available_at is %s; expected at most 10 years from now", e.AvailableAt.UTC().Format(time.RFC3339))
 	}
 	if len(wrong) == 0 {
 		return nil

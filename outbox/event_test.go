@@ -6,6 +6,7 @@ import (
 	"maps"
 	"strings"
 	"testing"
+	"time"
 	"unicode/utf8"
 
 	"pgregory.net/rapid"
@@ -37,6 +38,10 @@ func TestValidate(t *testing.T) {
 			Payload: make([]byte, outbox.MaxPayloadBytes),
 			Headers: outbox.Headers(`{"h": "` + strings.Repeat("x", outbox.MaxHeadersBytes-9) + `"}`),
 		}},
+
+		{name: "delayed", event: outbox.Event{Topic: "t", Payload: []byte("1"), AvailableAt: time.Now().Add(9 * 365 * 24 * time.Hour)}},
+		{name: "delayed until the past", event: outbox.Event{Topic: "t", Payload: []byte("1"), AvailableAt: time.Unix(0, 0)}},
+		{name: "delayed for a thousand years", event: outbox.Event{Topic: "t", Payload: []byte("1"), AvailableAt: time.Now().AddDate(1000, 0, 0)}, says: []string{"available_at is 3", "at most 10 years"}},
 
 		{name: "no topic", event: outbox.Event{Payload: []byte("1")}, says: []string{"topic is empty", "orders.created"}},
 		{name: "topic too long", event: outbox.Event{Topic: strings.Repeat("t", outbox.MaxTopicBytes+1), Payload: []byte("1")}, says: []string{"topic is 1025 bytes long"}},

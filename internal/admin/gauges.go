@@ -15,7 +15,8 @@ var (
 	pendingDesc = desc("relay_events_pending",
 		"Events that are committed and neither delivered nor dead; exact to 100,000, an estimate beyond. "+
 			"With several sinks an event counts once at each that does not have it, and at sink * until it is routed."+unknown)
-	oldestDesc      = desc("relay_oldest_pending_seconds", "Age of the oldest pending event; 0 if there is none, absent if nothing says when events were inserted."+unknown)
+	delayedDesc     = desc("relay_events_delayed", "Events whose available_at has not come; they are not pending. Exact to 100,000, an estimate beyond."+unknown)
+	oldestDesc      = desc("relay_oldest_pending_seconds", "Age of the oldest pending event, or the time since it became available; 0 if there is none, absent if nothing says when events were inserted."+unknown)
 	batchesDesc     = desc("relay_batches", "Live batches by state."+unknown, "state")
 	suspectsDesc    = desc("relay_suspect_batches", "Live batches that two or more owners in a row did not finish; they are sent one at a time, with nothing else in flight."+unknown)
 	suspectDesc     = desc("relay_oldest_suspect_seconds", "Time since the oldest suspect batch was claimed; 0 if there is none."+unknown)
@@ -42,7 +43,7 @@ type gauges struct{ snapshots snapshots }
 
 // Describe implements prometheus.Collector.
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{pendingDesc, oldestDesc, batchesDesc, suspectsDesc, suspectDesc, transactionDesc, deadLettersDesc, unnotifiedDesc, hookDesc, upDesc, pausedDesc, readyDesc, notReadyDesc, batchSizeDesc, workersDesc} {
+	for _, d := range []*prometheus.Desc{pendingDesc, delayedDesc, oldestDesc, batchesDesc, suspectsDesc, suspectDesc, transactionDesc, deadLettersDesc, unnotifiedDesc, hookDesc, upDesc, pausedDesc, readyDesc, notReadyDesc, batchSizeDesc, workersDesc} {
 		to <- d
 	}
 }
@@ -52,6 +53,7 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 	g.snapshots.each(context.Background(), func(p Pipeline, s buffer.Status, _, err error) {
 		c := collecting{to, p.Name, "", err != nil}
 		c.known(transactionDesc, s.OldestTransaction.Seconds())
+		c.known(delayedDesc, float64(s.Delayed))
 		c.gauge(upDesc, boolGauge(err == nil))
 		if len(p.Sinks) == 0 {
 			c.status(&buffer.SinkStatus{

@@ -26,6 +26,8 @@ type PipelineReport struct {
 	OldestPendingSeconds *float64 `json:"oldest_pending_seconds"`
 	Batches              Batches  `json:"batches"`
 	Dead                 int64    `json:"dead"`
+	// Delayed are the events whose available_at has not come, which are not pending; nil if there are none.
+	Delayed *DelayedReport `json:"delayed,omitempty"`
 	// State says in words what the pipeline does: paused 3m, no relay, sink down 3m, refusing 3m, db error 3m, stalled 3m, trying sink, sending, due, retries in 2m 3s, deleting, idle; "" if there are several sinks, which
 	// have their own.
 	State string `json:"state,omitempty"`
@@ -191,7 +193,27 @@ func NewPipelineReport(
 		OldestPendingSeconds: oldestSeconds(s.OldestPending, s.AgeUnknown),
 		Batches:              Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered},
 		Dead:                 s.Dead,
+		Delayed:              delayedReport(&s, time.Now()),
 	}
+}
+
+// DelayedReport says how many events are delayed.
+type DelayedReport struct {
+	Events int64 `json:"events"`
+	// NextAt is when the next of them becomes available.
+	NextAt time.Time `json:"next_at"`
+}
+
+func delayedReport(s *buffer.Status, now time.Time) *DelayedReport {
+	if s.Delayed == 0 {
+		return nil
+	}
+	return &DelayedReport{s.Delayed, now.Add(s.NextDelayed).UTC().Truncate(time.Millisecond)}
+}
+
+// Text is a line for people.
+func (d *DelayedReport) Text() string {
+	return "delayed: " + Pending(d.Events) + ", next at " + d.NextAt.Format(time.RFC3339)
 }
 
 // unnotified counts the open dead letters that a hook is to be notified of.

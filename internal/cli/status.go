@@ -282,6 +282,9 @@ func reasons(p *admin.PipelineReport) (lines []string) {
 	if p.VacuumBlockedBy != nil {
 		add("vacuum is blocked: " + p.VacuumBlockedBy.Text + ". > relay doctor -c relay.yaml")
 	}
+	if p.Delayed != nil {
+		add(p.Delayed.Text())
+	}
 	if p.Dead > 0 {
 		add(plural(p.Dead, "dead letter", "dead letters") + ". > relay dead list -c relay.yaml")
 	}

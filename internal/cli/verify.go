@@ -89,6 +89,7 @@ type pipelineAudit struct {
 	Name         string `json:"name"`
 	Agrees       bool   `json:"agrees"`
 	Unclaimed    int64  `json:"unclaimed"`
+	Delayed      int64  `json:"delayed"`
 	Leased       count  `json:"leased"`
 	Waiting      count  `json:"waiting"`
 	ToDelete     count  `json:"to_delete"`
@@ -188,7 +189,7 @@ func audit(ctx context.Context, p *config.Pipeline, repairing bool) (_ pipelineA
 		sinks = &sinksAudit{found.Split, found.Doubled, count(found.Unserved), count(found.Kept), count(found.Unrouted), found.KeptDeleted}
 	}
 	return pipelineAudit{
-		Sinks: sinks, Name: p.Name, Agrees: found.Agrees(), Unclaimed: found.Unclaimed, Leased: count(found.Leased), Waiting: count(found.Waiting),
+		Sinks: sinks, Name: p.Name, Agrees: found.Agrees(), Unclaimed: found.Unclaimed, Delayed: found.Delayed, Leased: count(found.Leased), Waiting: count(found.Waiting),
 		ToDelete: count(found.Delivered), Delivered: found.DeliveredEvents, Dead: dead(found.Dead), Orphaned: count(found.Orphaned),
 		EmptyBatches: found.EmptyBatches, Miscounted: found.Miscounted, Repaired: repaired, NothingSent: problem, hasHook: p.DeadLetter.Hook != nil || p.SinkHooks() != nil,
 	}, err
@@ -227,6 +228,9 @@ func (r *auditReport) describe() string {
 		add := func(format string, args ...any) { text += "\n" + p.Name + ": " + fmt.Sprintf(format, args...) }
 		if p.NothingSent != "" {
 			add("nothing is sent: %s", oneLine(p.NothingSent))
+		}
+		if p.Delayed > 0 {
+			add("%s delayed, which are not unclaimed yet", plural(p.Delayed, "event is", "events are"))
 		}
 		fix := "run relay verify --repair"
 		if r := p.Repaired; r != nil {

@@ -32,7 +32,7 @@ var parameters = map[string]string{"postgres": "$1", "sqlite": "?"}
 func (s *Source) checkCustomTable(r *reader, e entry, present entries) {
 	_, projects := present["project"]
 	_, preset := present["preset"]
-	for _, name := range []string{"id", "cursor", "created_at"} {
+	for _, name := range []string{"id", "cursor", "created_at", "available_at"} {
 		if _, given := present[name]; given && !projects && !preset {
 			r.errorf(present[name].key, "%s.%s is used without a custom table; expected %s.project or %s.preset too", e.path, name, e.path, e.path)
 		}
@@ -50,7 +50,7 @@ func (s *Source) checkCustomTable(r *reader, e entry, present entries) {
 			r.errorf(r.at(e, present, "preset"), "%s.preset is %q, which exists for PostgreSQL only; expected %s.project", e.path, s.Preset, e.path)
 			return
 		}
-		own.Cursor, own.CreatedAt = s.Custom.Cursor, s.Custom.CreatedAt
+		own.Cursor, own.CreatedAt, own.AvailableAt = s.Custom.Cursor, s.Custom.CreatedAt, s.Custom.AvailableAt
 		s.Custom = own
 	}
 	if s.Custom.Is() && s.Custom.ID == "" {

@@ -187,6 +187,10 @@ func (s *Source) keys() []key {
 				"Without one, ages are [unknown](tables.md#the-age-of-events).",
 		},
 		{
+			name: "available_at", value: columnName(&s.Custom.AvailableAt), variants: []string{"postgres"},
+			help: "The column of a custom table (timestamptz, with an index) that delays events: one is not delivered before that time. Default: none. See [Delayed events](enqueue.md#delayed-events).",
+		},
+		{
 			name: "project", value: multiline(&s.Custom.Project, "a SELECT from the rows of a batch"),
 			help: "What to send from a custom table: a SELECT that runs once for each batch. `{events}` stands for the rows of the batch, `$1` (`?` on SQLite) for its group_id. " +
 				"It returns one row for each event, with the columns `id` and `payload` and optionally `topic`, `key`, `headers` and `created_at`. It makes the table a custom table, which `migrate` does not change.",

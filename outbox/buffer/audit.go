@@ -2,8 +2,8 @@ package buffer
 
 // Audit is where every event of a buffer is, in one snapshot of the database.
 type Audit struct {
-	// Unclaimed events are in no batch.
-	Unclaimed int64
+	// Unclaimed events are in no batch. Delayed ones are not available yet, and are not Unclaimed.
+	Unclaimed, Delayed int64
 	// Leased, Waiting and Delivered batches, with their events. Delivered batches were
 	// delivered, in whole or in part, and wait for their delete.
 	Leased, Waiting, Delivered Count

@@ -12,6 +12,8 @@ type Backlog struct {
 	Suspects int
 	// Waiting batches wait for a retry, due or not; Delivered ones for their delete.
 	Waiting, Delivered int
+	// NextDelayed is how long until the next delayed event is available, by the database's clock, as last counted with events; 0: none is delayed.
+	NextDelayed time.Duration
 	// Paused reports whether the pipeline, or the sink, is paused; see [Pauser].
 	Paused bool
 }
@@ -20,7 +22,11 @@ type Backlog struct {
 type Status struct {
 	// Pending events: committed, neither delivered nor dead. Exact up to [PendingExact], an estimate beyond.
 	Pending int64
-	// OldestPending is the age of the oldest pending event by the database's clock; 0 if there is none, or AgeUnknown.
+	// Delayed are the events whose available_at has not come: they are not Pending. Exact up to [PendingExact], an estimate beyond.
+	Delayed int64
+	// NextDelayed is how long until the next of them is available; 0 if there is none.
+	NextDelayed time.Duration
+	// OldestPending is the age of the oldest pending event, or the time since it became available, by the database's clock; 0 if there is none, or AgeUnknown.
 	OldestPending time.Duration
 	// AgeUnknown reports that nothing says when pending events were inserted: a custom table has no column for it, or NULL in it.
 	AgeUnknown bool

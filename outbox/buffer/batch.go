@@ -69,7 +69,8 @@ type Lease struct {
 	// UnfinishedLeases counts the leases in a row that no owner finished, this one
 	// included: 1 for a fresh claim or a retry that is due.
 	UnfinishedLeases int
-	// Cut reports that the claim could have taken more events, but for [MaxBytes].
+	// Cut reports that the claim could have taken more events, but for [MaxBytes], or that there are others that are not in this batch because
+	// their ids are far away: delayed events that are due.
 	Cut bool
 	// NotRead is why the events have nothing but their ids and times, and hashes for keys if order is kept: [ErrTooLarge],
 	// [ErrUnreadable], [ErrKillsReader], or why reading them failed. nil: they were read. Such a batch is divided by ids, into batches of PartSize, and a single
@@ -98,7 +99,7 @@ func (l *Lease) DeliveryRecorded() bool { return len(l.Delivered) > 0 }
 // Age is how long ago, by the database's clock, the event was inserted.
 func (l *Lease) Age(e *outbox.Event) time.Duration {
 	since := time.Since(l.ClaimedLocal)
-	return min(l.ClaimedAt.Sub(e.CreatedAt), math.MaxInt64-since) + since // a time may lie further back than a duration reaches
+	return min(l.ClaimedAt.Sub(e.Waiting()), math.MaxInt64-since) + since // a time may lie further back than a duration reaches
 }
 
 // Due is a kind of batch whose time has come; see [Claimer].TakeOver.

@@ -11,6 +11,9 @@ type CustomTable struct {
 	Cursor string
 	// CreatedAt is the column that ages are measured by, and the events' created_at; "" for created_at, if there is one.
 	CreatedAt string
+	// AvailableAt is the column that delays events: one is not delivered before that time; "" if none does. It needs an index, and the table
+	// a primary key or a Cursor that is an integer.
+	AvailableAt string
 	// Project is the SELECT that returns what to send of a batch: one row an event, with columns id (the
 	// primary key) and payload, and optionally topic, key, headers and created_at. Its only parameter is the
 	// batch's group_id. The default topic is the table's name.

@@ -26,6 +26,8 @@ type Harness struct {
 	// integer), seal (text, UNIQUE) and raw (bytes; Tx.Insert fills it). The database also
 	// has a table parents (id integer primary key, name text), without foreign keys.
 	Custom bool
+	// Delays reports whether the buffer has delayed events.
+	Delays bool
 	// UUIDKeys reports whether the key of the custom tables is a uuid without a cursor. The
 	// column id is an integer nevertheless, so that the cases can name rows by it, and the
 	// fixture converts between that id and the numbers that the relay gives to events.
@@ -40,6 +42,8 @@ type Options struct {
 	Archive bool
 	// Ordered: the buffers keep order by key.
 	Ordered bool
+	// Delays: column available_at of a custom table delays events.
+	Delays bool
 	// Claim is how the buffers claim; "" where they keep order.
 	Claim buffer.ClaimMode
 	// Project is the projection of a custom table, in SQL that every database understands.
@@ -99,7 +103,7 @@ type TB interface {
 // Tx is a transaction of the application.
 type Tx interface {
 	// Insert puts events into the buffer table with plain SQL and returns their
-	// ids, in the events' order.
+	// ids, in the events' order. Only events with an AvailableAt name that column.
 	Insert(t TB, events ...outbox.Event) []int64
 	// Exec is [Fixture.Exec] inside the transaction.
 	Exec(t TB, statement string)

@@ -23,7 +23,7 @@ func Run(t *testing.T, h Harness) {
 	}
 	groups := [][]testCase{
 		claimCases, rangeCases, leaseCases, settleCases, deliveredCases, backlogCases, deferredCases, deadCases, replayCases, editCases, discardCases,
-		archiveCases, queueCases, queueSharingCases, rateCases, relayCases, pauseCases, auditCases, cancelCases, modelCases, peekCases, bytesCases, liveCases,
+		archiveCases, queueCases, queueSharingCases, rateCases, relayCases, pauseCases, auditCases, cancelCases, modelCases, peekCases, bytesCases, liveCases, delayedCases,
 	}
 	if h.Custom {
 		groups = append(groups, customCases, customErrorCases, customDeadCases)
@@ -51,11 +51,12 @@ type testCase struct {
 	rangeOnly       bool // needs a ledger that says which ids a batch holds
 	relayTableOnly  bool // needs a table of the relay's own
 	integerKeysOnly bool // needs an archive, or dead letters that the case writes by hand
+	delays          bool // needs delayed events
 	run             func(t *testing.T, h Harness)
 }
 
 func (c *testCase) appliesTo(h Harness) bool {
 	ranged := h.Claim == buffer.ClaimRange
 	return (h.RowLocks || !c.rowLocksOnly) && (ranged || !c.rangeOnly) && (!ranged || !c.stampOnly) &&
-		(!h.Custom || !c.relayTableOnly) && (!h.UUIDKeys || !c.integerKeysOnly)
+		(h.Delays || !c.delays) && (!h.Custom || !c.relayTableOnly) && (!h.UUIDKeys || !c.integerKeysOnly)
 }

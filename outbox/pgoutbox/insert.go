@@ -12,6 +12,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -48,7 +49,8 @@ func InsertSQL(ctx context.Context, tx *sql.Tx, events ...outbox.Event) error {
 // events exist when, and only when, the transaction commits; the caller commits it or rolls it back. Ids rise in the
 // order of events. No events are no error.
 //
-// Insert reads Topic, Key, Payload and Headers; the database sets ID and CreatedAt. It keeps no reference to events
+// Insert reads Topic, Key, Payload, Headers and AvailableAt; the database sets ID and CreatedAt. It names column available_at only if an
+// event is delayed. It keeps no reference to events
 // after it has returned.
 //
 // All events are validated before the first is inserted. If errors.Is finds [outbox.ErrInvalidEvent], the error names
@@ -99,18 +101,22 @@ func (t Table) insert(events []outbox.Event, exec func(statement string, args []
 }
 
 // statement is INSERT ... VALUES ($1, $2, $3, $4), ...: plain text parameters,
-// which every driver and protocol mode passes on alike.
+// which every driver and protocol mode passes on alike. A fifth one of each event delays it.
 func (t Table) statement(events []outbox.Event) (string, []any) {
 	var sql strings.Builder
-	args := make([]any, 0, 4*len(events))
-	sql.WriteString("INSERT INTO " + quote(t.Name) + " (topic, key, payload, headers) VALUES ")
+	columns, list := 4, "topic, key, payload, headers"
+	if slices.ContainsFunc(events, func(e outbox.Event) bool { return !e.AvailableAt.IsZero() }) {
+		columns, list = 5, list+", available_at"
+	}
+	args := make([]any, 0, columns*len(events))
+	sql.WriteString("INSERT INTO " + quote(t.Name) + " (" + list + ") VALUES ")
 	for i := range events {
 		e := &events[i]
 		if i > 0 {
 			sql.WriteString(", ")
 		}
 		sql.WriteByte('(')
-		for j := range 4 {
+		for j := range columns {
 			if j > 0 {
 				sql.WriteString(", ")
 			}
@@ -123,6 +129,9 @@ func (t Table) statement(events []outbox.Event) (string, []any) {
 			payload = e.Payload
 		}
 		args = append(args, e.Topic, e.Key, payload, optional(e.Headers))
+		if columns == 5 {
+			args = append(args, availableAt(e))
+		}
 	}
 	return sql.String(), args
 }
@@ -133,6 +142,15 @@ func quote(table string) string {
 		return sqlname.Quote(name)
 	}
 	return sqlname.Quote(schema) + "." + sqlname.Quote(name)
+}
+
+// availableAt is the time with its zone, in a form that every driver passes on as it is; nil for none.
+func availableAt(e *outbox.Event) *string {
+	if e.AvailableAt.IsZero() {
+		return nil
+	}
+	text := e.AvailableAt.UTC().Format("2006-01-02 15:04:05.999999Z07:00")
+	return &text
 }
 
 func optional(h outbox.Headers) *string {

@@ -113,6 +113,11 @@ func (b *Buffer) Check(ctx context.Context) error {
 			return err
 		}
 	}
+	if !b.config.Custom.Is() && events.Exists && events.Has("available_at") {
+		if err := missing.AddDelayedIndex(ctx, b.db, events, "available_at"); err != nil {
+			return b.db.ConnectError(err)
+		}
+	}
 	if events.Exists && others[2].Exists {
 		if err := b.checkOwners(ctx, events, others[2], archive, &missing); err != nil {
 			return b.db.ConnectError(err)
@@ -180,6 +185,7 @@ func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalo
 		Schema:   others[0].Schema,
 		Sequence: events.Sequence, PayloadOID: events.OID("payload"), DeadPayloadOID: others[1].OID("payload"),
 		Archive:     archive != "",
+		AvailableAt: "available_at",
 		LockTimeout: max(time.Millisecond, min(events.DeadlockTimeout/2, time.Second)),
 		Names:       strings.NewReplacer(append(names, "outbox_events", events.Quoted)...),
 	}}

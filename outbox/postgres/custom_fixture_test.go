@@ -36,7 +36,7 @@ var (
 const customName = `"Custom ""events"" table"`
 
 func customHarness(shape *customShape) buffertest.Harness {
-	return buffertest.Harness{RowLocks: true, Custom: true, Claim: buffer.ClaimStamp, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
+	return buffertest.Harness{RowLocks: true, Custom: true, Delays: shape != uuidKeys, Claim: buffer.ClaimStamp, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
 		schema := schemaOf(opt, customName)
 		schema.Custom = true
 		url := testserver.PostgresFrom(t, fmt.Sprintf("%+v %s", schema, shape.id), func(ctx context.Context, url string) error {
@@ -65,9 +65,10 @@ func (s *customShape) ddl(table string, bytes bool) string {
 	}
 	return `
 CREATE TABLE ` + table + ` (` + s.first + `
-	topic text, key text, payload ` + payload + ` NOT NULL, headers json, created_at timestamptz NOT NULL DEFAULT clock_timestamp(), group_id uuid,
+	topic text, key text, payload ` + payload + ` NOT NULL, headers json, created_at timestamptz NOT NULL DEFAULT clock_timestamp(), group_id uuid, available_at timestamptz,
 	parent_id bigint, seal text UNIQUE, raw bytea DEFAULT '\x00ff', "length" integer GENERATED ALWAYS AS (length(topic)) STORED,
 	` + s.id + `);
+CREATE INDEX ON ` + table + ` (available_at) WHERE available_at IS NOT NULL;
 CREATE TABLE IF NOT EXISTS parents (id bigint PRIMARY KEY, name text)`
 }
 

@@ -23,7 +23,7 @@ import (
 func TestMain(m *testing.M) { testserver.Main(m) }
 
 func harness(mode buffer.ClaimMode) buffertest.Harness {
-	return buffertest.Harness{RowLocks: true, Claim: mode, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
+	return buffertest.Harness{RowLocks: true, Delays: true, Claim: mode, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
 		return newMigratedDB(t, opt).fixture(t, "outbox_events", "orders")
 	}}
 }
@@ -75,6 +75,9 @@ func (p *testDB) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtu
 	var own buffer.CustomTable
 	if p.custom != nil {
 		own, schema.Custom = p.custom.projecting(table, p.opt.Project), true
+		if p.opt.Delays {
+			own.AvailableAt = "available_at"
+		}
 	}
 	if schema != p.migrated {
 		if p.custom != nil {
@@ -260,6 +263,11 @@ func (a *applicationTx) Insert(t buffertest.TB, events ...outbox.Event) []int64 
 		if e.Headers != nil {
 			text := string(e.Headers)
 			headers = &text
+		}
+		if !e.AvailableAt.IsZero() {
+			batch.Queue("INSERT INTO "+a.table+" (topic, key, payload, headers, available_at) VALUES ($1, $2, $3, $4, $5) RETURNING id",
+				e.Topic, e.Key, e.Payload, headers, e.AvailableAt)
+			continue
 		}
 		batch.Queue("INSERT INTO "+a.table+" (topic, key, payload, headers) VALUES ($1, $2, $3, $4) RETURNING id",
 			e.Topic, e.Key, e.Payload, headers)

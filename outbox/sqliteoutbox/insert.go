@@ -34,6 +34,8 @@ const maxRows = 200
 // Insert inserts events into the table inside the caller's transaction. The events exist when, and only when, the
 // transaction commits; the caller commits it or rolls it back. Ids rise in the order of events. No events are no error.
 //
+// An event with an AvailableAt is invalid: SQLite has no delayed events.
+//
 // Insert reads Topic, Key, Payload and Headers; the database sets ID and CreatedAt. It keeps no reference to events
 // after it has returned.
 //
@@ -48,7 +50,11 @@ func (t Table) Insert(ctx context.Context, tx *sql.Tx, events ...outbox.Event) e
 		t.Name = defaultTable
 	}
 	for i := range events {
-		if err := events[i].Validate(!t.Bytes); err != nil {
+		err := events[i].Validate(!t.Bytes)
+		if err == nil && !events[i].AvailableAt.IsZero() {
+			err = fmt.Errorf("%w: available_at is set; expected none, because a buffer on SQLite has no delayed events", outbox.ErrInvalidEvent)
+		}
+		if err != nil {
 			if len(events) == 1 {
 				return err
 			}

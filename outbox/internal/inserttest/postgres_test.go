@@ -43,6 +43,47 @@ func someEvents() []outbox.Event {
 	}
 }
 
+// Delayed events are inserted with others, and not claimed before their time, whatever the zones of application and session.
+func TestPostgres_Delayed(t *testing.T) {
+	t.Parallel()
+	pool, buffer := open(t, testdb.Postgres(t, postgres.SchemaConfig{}), "")
+	ctx := t.Context()
+	at := time.Now().Add(36 * time.Hour).In(time.FixedZone("", 5*3600)).Truncate(time.Microsecond)
+	events := someEvents()
+	events[0].AvailableAt, events[2].AvailableAt = at, time.Now().Add(-time.Hour)
+	for _, insert := range []func() error{
+		func() error {
+			return pgx.BeginFunc(ctx, pool, func(tx pgx.Tx) error {
+				if _, err := tx.Exec(ctx, "SET LOCAL TimeZone = 'America/New_York'"); err != nil {
+					return err
+				}
+				return pgoutbox.Insert(ctx, tx, events...)
+			})
+		},
+		func() error {
+			db := stdlib.OpenDBFromPool(pool)
+			defer db.Close()
+			tx, err := db.BeginTx(ctx, nil)
+			if err != nil {
+				return err
+			}
+			return errors.Join(pgoutbox.InsertSQL(ctx, tx, events...), tx.Commit())
+		},
+	} {
+		testkit.NoError(t, insert())
+		b, err := buffer.Claim(ctx, 100, lease)
+		testkit.NoError(t, err)
+		if b == nil || b.Len() != 2 || string(b.Events[0].Payload) != `{"id": 2}` || string(b.Events[1].Payload) != "null" {
+			t.Fatalf("claimed %+v, want the second and the third event", b)
+		}
+		s, err := buffer.Status(ctx)
+		testkit.NoError(t, err)
+		if wait := time.Until(at); s.NextDelayed < wait-time.Minute || s.NextDelayed > wait+time.Minute {
+			t.Errorf("the next is available in %v, want %v", s.NextDelayed, wait)
+		}
+	}
+}
+
 // A claim returns each event as the application inserted it, through pgx and through
 // database/sql.
 func TestPostgres(t *testing.T) {

@@ -114,6 +114,7 @@ func TestSQLite_RejectsInvalidEvents(t *testing.T) {
 		"payload is not JSON": {Topic: "t", Payload: []byte("{")},
 		"payload is empty":    {Topic: "t"},
 		"headers are not":     {Topic: "t", Payload: []byte("1"), Headers: outbox.Headers("[]")},
+		"available_at is set": {Topic: "t", Payload: []byte("1"), AvailableAt: time.Now()},
 	} {
 		err := sqliteoutbox.Insert(t.Context(), tx, good, bad, good)
 		if !errors.Is(err, outbox.ErrInvalidEvent) || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "event 2 of 3") {

@@ -5,6 +5,7 @@ import (
 	"math"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -35,7 +36,8 @@ const auditSQL = foundSQL + `, stamped AS (
   FROM outbox_batches l LEFT JOIN stamped s ON s.group_id = l.group_id
   WHERE l.buffer = $1
 )
-SELECT (SELECT count(*) FROM outbox_events e WHERE e.group_id IS NULL) - (SELECT count(DISTINCT id) FROM found WHERE unstamped),` + AuditedSQL
+SELECT (SELECT count(*) FROM outbox_events e WHERE e.group_id IS NULL AND ` + ledger.AvailableOfSQL + `) - (SELECT count(DISTINCT id) FROM found WHERE unstamped),
+       (SELECT count(*) FROM outbox_events e WHERE e.group_id IS NULL AND e.available_at > statement_timestamp()),` + AuditedSQL
 
 // AuditedSQL ends an audit, whose WITH has stamped and ledger.
 const AuditedSQL = `
@@ -64,9 +66,9 @@ func (b *Backlog) Audit(ctx context.Context) (buffer.Audit, error) {
 			n := func(i int) int64 { return pg.ReadInt8(v[i]) }
 			count := func(i int) buffer.Count { return buffer.Count{Batches: n(i), Events: n(i + 1)} }
 			a = buffer.Audit{
-				Unclaimed: n(0), Leased: count(1), Waiting: count(3), Delivered: count(5), DeliveredEvents: n(7),
-				EmptyBatches: n(8), Miscounted: n(9), Orphaned: count(10),
-				Dead: buffer.DeadCount{Open: n(12), Unnotified: n(13), Closed: n(14)}, KeptDeleted: n(15),
+				Unclaimed: n(0), Delayed: n(1), Leased: count(2), Waiting: count(4), Delivered: count(6), DeliveredEvents: n(8),
+				EmptyBatches: n(9), Miscounted: n(10), Orphaned: count(11),
+				Dead: buffer.DeadCount{Open: n(13), Unnotified: n(14), Closed: n(15)}, KeptDeleted: n(16),
 			}
 			return nil
 		},

@@ -5,6 +5,7 @@ package backlog
 import (
 	"strings"
 
+	"github.com/outboxrelay/relay/outbox/postgres/internal/delayed"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
 )
@@ -22,11 +23,12 @@ func New(base *ledger.Base, watermarks *watermark.Watermarks) *Backlog {
 	return &Backlog{base: base, watermarks: watermarks}
 }
 
-// Statements returns the statements for the relay's own table. They read nothing of it but id, group_id, key and
+// Statements returns the statements for the relay's own table. They read nothing of it but id, group_id, key, available_at and
 // created_at, so outbox_events may also stand for a SELECT of these.
 func Statements(names *strings.Replacer) ledger.Statements {
 	return ledger.Statements{
 		Count: names.Replace(countSQL), FullSweep: names.Replace(fullSweepSQL), Status: names.Replace(statusSQL), Audit: names.Replace(auditSQL), AuditSinks: names.Replace(auditSinksSQL), Windows: true,
 		RemoveEmpty: names.Replace(removeEmptySQL), CorrectCounts: names.Replace(correctCountsSQL), Adopt: names.Replace(adoptSQL),
+		Due: names.Replace(delayed.DueSQL), Delayed: names.Replace(delayedSQL),
 	}
 }

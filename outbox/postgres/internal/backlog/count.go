@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/delayed"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
@@ -27,11 +28,11 @@ WITH` + ledger.HeldSQL + `
 SELECT
   (SELECT count(*) FROM (
      SELECT FROM outbox_events e WHERE e.id > greatest($8::bigint, (SELECT upto FROM held))
-       AND e.group_id IS NULL AND NOT e.id::bigint <@ (SELECT members FROM held)
+       AND e.group_id IS NULL AND NOT e.id::bigint <@ (SELECT members FROM held) AND ` + ledger.AvailableOfSQL + `
      ORDER BY e.id LIMIT $4::bigint) fresh),
   (SELECT count(*) FROM (
      SELECT FROM outbox_events e WHERE e.id > $2::bigint AND e.id <= $9::bigint
-       AND e.group_id IS NULL AND NOT e.id::bigint <@ (SELECT members FROM held)
+       AND e.group_id IS NULL AND NOT e.id::bigint <@ (SELECT members FROM held) AND ` + ledger.AvailableOfSQL + `
      ORDER BY e.id LIMIT $4::bigint) late),
   CASE WHEN $6::boolean THEN (
      SELECT array_agg(virtualtransaction) FROM pg_locks
@@ -93,8 +94,9 @@ func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (backl
 		owned error
 		began = time.Now()
 		r     = b.watermarks.NextCount(began, limit)
+		found delayed.Found
 	)
-	err = b.base.DB.RoundTrip(ctx, []pg.Step{
+	steps := []pg.Step{
 		b.base.DB.BatchTx(b.base.DB.StatementTimeout),
 		{
 			SQL:  t.SQL(lastValueSQL),
@@ -139,7 +141,12 @@ func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (backl
 				return nil
 			},
 		},
-	})
+	}
+	looks := limit > 0 && t.Statements.Due != ""
+	if looks {
+		steps = append(steps, delayed.Look(t, b.watermarks, limit, &found))
+	}
+	err = b.base.DB.RoundTrip(ctx, steps)
 	switch {
 	case err != nil:
 		return buffer.Backlog{}, false, b.base.Explain(ctx, "counting events", err)
@@ -150,6 +157,16 @@ func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (backl
 	count.Took = now.Sub(began)
 	void = b.watermarks.Counted(r, count, now)
 	backlog.Unclaimed = min(limit, count.Fresh+count.Late)
+	if looks && !void {
+		b.watermarks.FoundDue(found.Due)
+		due := 0
+		for _, id := range found.IDs { // the others are counted already
+			if id <= r.Cursor && (id <= r.LateAfter || id > r.LateUpTo) {
+				due++
+			}
+		}
+		backlog.Unclaimed, backlog.NextDelayed = min(limit, backlog.Unclaimed+due), found.Next
+	}
 	return backlog, void, nil
 }
 

@@ -24,8 +24,8 @@ WITH` + ledger.HeldSQL + `, ledger AS (
   FROM outbox_batches WHERE buffer IN ($1, $1 || '` + ledger.DeadLettersSuffix + `') AND ` + ledger.AnySuspectSQL + `
 ), fresh AS (
   SELECT count(*) AS events, min(created_at) FILTER (WHERE isfinite(created_at)) AS oldest_at FROM (
-    SELECT e.created_at FROM outbox_events e
-    WHERE e.id > $2::bigint AND e.group_id IS NULL AND NOT e.id::bigint <@ (SELECT members FROM held)
+    SELECT greatest(e.created_at, e.available_at) AS created_at FROM outbox_events e
+    WHERE e.id > $2::bigint AND e.group_id IS NULL AND NOT e.id::bigint <@ (SELECT members FROM held) AND ` + ledger.AvailableOfSQL + `
     ORDER BY e.id LIMIT $6::bigint) counted
 )
 SELECT leased, waiting, delivered, claimed, fresh.events,
@@ -39,6 +39,36 @@ SELECT leased, waiting, delivered, claimed, fresh.events,
        suspects, coalesce(extract(epoch FROM clock_timestamp() - oldest_suspect) * 1000000, 0)::bigint,
        (extract(epoch FROM clock_timestamp() - fresh.oldest_at) * 1000000)::bigint
 FROM ledger, alone, fresh`
+
+// Delayed events are counted by their index, up to $1; its statistics say how many there are in all. The next one is due in so many microseconds.
+const delayedSQL = `
+SELECT (SELECT count(*) FROM (
+          SELECT FROM outbox_events e WHERE e.available_at > statement_timestamp() AND e.group_id IS NULL ORDER BY e.available_at LIMIT $1::bigint) counted),
+       coalesce((SELECT max(c.reltuples) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
+                 WHERE i.indrelid = $2::regclass AND i.indpred IS NOT NULL AND i.indkey[0] = (
+                   SELECT attnum FROM pg_attribute WHERE attrelid = $2::regclass AND attname = $3 AND NOT attisdropped)), 0)::bigint,
+       (SELECT (extract(epoch FROM least(e.available_at, statement_timestamp() + interval '1 year') - statement_timestamp()) * 1000000)::bigint
+        FROM outbox_events e WHERE e.available_at > statement_timestamp() AND e.group_id IS NULL ORDER BY e.available_at LIMIT 1)`
+
+// delayedStep reads how many events are delayed.
+func delayedStep(t *ledger.Tables, s *buffer.Status) []pg.Step {
+	if t.Statements.Delayed == "" {
+		return nil
+	}
+	return []pg.Step{{
+		SQL: t.Statements.Delayed, Args: []string{pg.Int(buffer.PendingExact + 1), t.Events, t.AvailableAt},
+		Row: func(v [][]byte) error {
+			s.Delayed, s.NextDelayed = pg.ReadInt8(v[0]), 0
+			if s.Delayed > buffer.PendingExact {
+				s.Delayed = max(s.Delayed, pg.ReadInt8(v[1]))
+			}
+			if v[2] != nil {
+				s.NextDelayed = max(1, time.Duration(pg.ReadInt8(v[2]))*time.Microsecond)
+			}
+			return nil
+		},
+	}}
+}
 
 // A delivered batch has an error if its events cannot be deleted.
 const waitsSQL = `
@@ -89,6 +119,7 @@ func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 		relaysStep(t, &s.Relays),
 	}
 	steps = append(steps, b.pausesSteps(t, &s.Pauses)...)
+	steps = append(steps, delayedStep(t, &s)...)
 	if b.base.Sinks == nil {
 		steps = append(steps, waitsStep(t, t.Buffer, &s.Waits))
 	} else {

@@ -14,7 +14,7 @@ import (
 const fullSweepSQL = `
 WITH` + ledger.HeldSQL + `
 SELECT max(id), count(*), count(*) FILTER (WHERE late) FROM (
-  SELECT e.id, e.group_id IS NULL AND NOT e.id::bigint <@ (SELECT members FROM held) AS late
+  SELECT e.id, e.group_id IS NULL AND NOT e.id::bigint <@ (SELECT members FROM held) AND ` + ledger.AvailableOfSQL + ` AS late
   FROM outbox_events e WHERE e.id >= $5::bigint AND e.id <= $3::bigint
   ORDER BY e.id LIMIT $4::bigint) beyond`
 

@@ -1,6 +1,7 @@
 package catalog
 
 import (
+	"context"
 	"slices"
 	"strings"
 
@@ -70,4 +71,24 @@ func (f *Findings) AddDenied(object, on, role string, privileges ...string) {
 	if list := strings.Join(privileges, ", "); list != "" {
 		f.Add("role "+role+" may not "+list+" on "+object, "GRANT "+list+" ON "+on+" TO "+pg.Quote(role))
 	}
+}
+
+const delayedIndexSQL = `
+SELECT EXISTS (SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am am ON am.oid = c.relam
+               WHERE i.indrelid = $1::regclass AND i.indisvalid AND am.amname = 'btree' AND i.indkey[0] = (
+                 SELECT attnum FROM pg_attribute WHERE attrelid = $1::regclass AND attname = $2 AND NOT attisdropped)
+                 AND (i.indpred IS NULL OR pg_get_expr(i.indpred, i.indrelid) = '(' || quote_ident($2) || ' IS NOT NULL)'))`
+
+// AddDelayedIndex adds that no index finds delayed events by a column.
+func (f *Findings) AddDelayedIndex(ctx context.Context, db *pg.DB, t Table, column string) error {
+	found, quoted := false, pg.Quote(column)
+	err := db.RoundTrip(ctx, []pg.Step{pg.ReadTx(db.StatementTimeout), {
+		SQL: delayedIndexSQL, Args: []string{t.Quoted, column},
+		Row: func(v [][]byte) error { found = pg.ReadBool(v[0]); return nil },
+	}})
+	if err == nil && !found {
+		f.Add("table "+t.Quoted+" has no index on column "+quoted+", so that each look for delayed events would read the whole table",
+			"CREATE INDEX CONCURRENTLY ON "+t.Quoted+" ("+quoted+") WHERE "+quoted+" IS NOT NULL")
+	}
+	return err
 }

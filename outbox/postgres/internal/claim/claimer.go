@@ -21,6 +21,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 	"github.com/outboxrelay/relay/outbox/internal/scanwindow"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/delayed"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
@@ -85,17 +86,96 @@ func (c *Claimer) claim(ctx context.Context, t *ledger.Tables, mode string, stam
 		}
 		batch, err := c.claimFrom(func(r watermark.Range, last bool) (*buffer.Lease, *Start, error) {
 			return c.claimRange(ctx, t, limit, lease, r, func(events int) { turn.end(last && events < limit) })
-		})
+		}, c.lookForDue(ctx, t, limit))
 		turn.end(batch == nil && err == nil)
 		return batch, err
 	}
 	return c.claimFrom(func(r watermark.Range, _ bool) (*buffer.Lease, *Start, error) {
 		return stamp(ctx, t, limit, lease, r)
-	})
+	}, c.lookForDue(ctx, t, limit))
 }
 
-// claimFrom claims where the watermarks say, until something is found; last: there is nowhere else to look.
-func (c *Claimer) claimFrom(claim func(r watermark.Range, last bool) (*buffer.Lease, *Start, error)) (*buffer.Lease, error) {
+// claimFrom claims where the watermarks say, until something is found; last: there is nowhere else to look. Delayed events that are due
+// take turns with the others.
+func (c *Claimer) claimFrom(claim func(r watermark.Range, last bool) (*buffer.Lease, *Start, error), look func() error) (*buffer.Lease, error) {
+	claimDue := func(r watermark.Range) (*buffer.Lease, error) {
+		batch, start, err := claim(r, false)
+		if err != nil {
+			return nil, err
+		}
+		c.watermarks.Claimed(r, batch, start.Sequence)
+		return batch, nil
+	}
+	due, waits, err := c.firstDue(claimDue)
+	if due != nil || err != nil {
+		return due, err
+	}
+	batch, err := c.claimOthers(func(r watermark.Range, last bool) (*buffer.Lease, *Start, error) { return claim(r, last && !waits) })
+	if batch != nil || err != nil {
+		return batch, err
+	}
+	return c.restDue(claimDue, look)
+}
+
+// firstDue claims delayed events that are due, if it is their turn. waits: there are some, and it is not.
+func (c *Claimer) firstDue(claim func(r watermark.Range) (*buffer.Lease, error)) (batch *buffer.Lease, waits bool, err error) {
+	for batch == nil && err == nil {
+		r, ok, first, more := c.watermarks.TakeDue()
+		switch {
+		case !ok:
+			return nil, more, nil
+		case !first:
+			c.watermarks.PutBackDue(r)
+			return nil, true, nil
+		}
+		batch, err = c.claimDue(r, claim)
+	}
+	return batch, false, err
+}
+
+// claimDue claims in one range.
+func (c *Claimer) claimDue(r watermark.Range, claim func(r watermark.Range) (*buffer.Lease, error)) (*buffer.Lease, error) {
+	batch, err := claim(r)
+	if batch != nil && c.watermarks.MoreDue() {
+		batch.Cut = true
+	}
+	return batch, err
+}
+
+// restDue claims delayed events that are due, whose turn it is not, because there are no others.
+func (c *Claimer) restDue(claim func(r watermark.Range) (*buffer.Lease, error), look func() error) (batch *buffer.Lease, err error) {
+	for looked := false; batch == nil && err == nil; {
+		r, ok, _, more := c.watermarks.TakeDue()
+		switch {
+		case ok:
+			batch, err = c.claimDue(r, claim)
+		case more && !looked: // once: it may find what others have locked
+			looked, err = true, look()
+		default:
+			return nil, nil
+		}
+	}
+	return batch, err
+}
+
+// lookForDue returns a function that looks for delayed events that are due. Counts look too; a claim does when a count found more than
+// it may.
+func (c *Claimer) lookForDue(ctx context.Context, t *ledger.Tables, limit int) func() error {
+	return func() error {
+		var found delayed.Found
+		err := c.base.DB.Transact(ctx, c.base.DB.BatchTx(c.base.DB.StatementTimeout), delayed.Look(t, c.watermarks, lookAhead*limit, &found))
+		if err == nil {
+			c.watermarks.FoundDue(found.Due)
+		}
+		return err
+	}
+}
+
+// lookAhead is how many batches a look of a claim finds.
+const lookAhead = 20
+
+// claimOthers claims where the watermarks say, but for delayed events below the floor.
+func (c *Claimer) claimOthers(claim func(r watermark.Range, last bool) (*buffer.Lease, *Start, error)) (*buffer.Lease, error) {
 	for tries := 0; tries < 2; tries++ {
 		void := false
 		ranges := c.watermarks.Ranges()

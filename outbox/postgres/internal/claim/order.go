@@ -3,12 +3,14 @@ package claim
 import (
 	"context"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
+	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
 )
 
 // Order by key: a live batch holds the lanes of its keys, and no event in them is claimed meanwhile. A lane is a key's
@@ -16,7 +18,8 @@ import (
 //
 // Claims on a buffer are made one after the other, each with a snapshot that is later than the lock. So a claim sees
 // every batch that was claimed before, and everything that committed before an event that it sees. It begins at
-// the floor, because the cursor would make it pass over late commits.
+// the floor, because the cursor would make it pass over late commits. A delayed event holds up no other: it is claimed when it is
+// due and its key is free ($9: nothing else is, below the floor).
 const lockSQL = `
 SELECT pg_advisory_xact_lock(hashtextextended('relay claims ' || $1, 0))`
 
@@ -30,7 +33,8 @@ WITH held AS MATERIALIZED (
   SELECT count(*) AS batches FROM outbox_batches WHERE buffer = $1 AND lanes IS NULL
 ), waits AS MATERIALIZED (
   SELECT id, hashtext(key) AS lane FROM outbox_events
-  WHERE id > $3::bigint AND group_id IS NULL
+  WHERE id > $3::bigint AND id <= $8::bigint AND group_id IS NULL AND ` + ledger.AvailableSQL + `
+    AND ($9::boolean IS FALSE OR available_at IS NOT NULL)
     AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp key' AND NOT routed)
     AND (SELECT batches FROM unordered) = 0
   ORDER BY id LIMIT $4::bigint
@@ -49,7 +53,7 @@ WITH held AS MATERIALIZED (
 ), stamped AS (
   UPDATE outbox_events SET group_id = $2::uuid
   WHERE id = ANY (ARRAY(SELECT id FROM free))
-  RETURNING id, key, created_at, group_id
+  RETURNING id, key, greatest(created_at, available_at) AS created_at, group_id
 ), ledger AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, lanes)
@@ -63,29 +67,41 @@ SELECT (SELECT count(*) FROM stamped), (SELECT batches FROM unordered),
 
 // The batch is read after the lock was released; see rangeEventsSQL.
 const stampedEventsSQL = `
-SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at
+SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at, e.available_at
 FROM outbox_batches l
 JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND e.group_id = l.group_id
 WHERE l.group_id = $1::uuid`
 
 // claimInOrder claims for `order: key`.
 func (c *Claimer) claimInOrder(ctx context.Context, t *ledger.Tables, limit int, lease time.Duration) (batch *buffer.Lease, err error) {
+	claimDue := func(r watermark.Range) (batch *buffer.Lease, err error) {
+		batch, _, err = c.claimWithin(ctx, t, limit, lease, dueSpan, r)
+		return batch, err
+	}
+	if batch, _, err = c.firstDue(claimDue); batch != nil || err != nil {
+		return batch, err
+	}
 	err = c.window.Scan(limit, func(size int) (found bool, seen int, err error) {
-		batch, seen, err = c.claimWithin(ctx, t, limit, lease, size)
+		batch, seen, err = c.claimWithin(ctx, t, limit, lease, size, watermark.Range{After: c.watermarks.OrderedFrom(), UpTo: math.MaxInt64})
 		return batch != nil, seen, err
 	})
-	return batch, err
+	if batch != nil || err != nil {
+		return batch, err
+	}
+	return c.restDue(claimDue, c.lookForDue(ctx, t, limit))
 }
 
-// claimWithin reads no more than size waiting events. If it claims none, seen is how many it read.
-func (c *Claimer) claimWithin(ctx context.Context, t *ledger.Tables, limit int, lease time.Duration, size int) (
+// dueSpan is how many rows a claim of delayed events that are due reads.
+const dueSpan = 20_000
+
+// claimWithin reads no more than size waiting events in a range. If it claims none, seen is how many it read.
+func (c *Claimer) claimWithin(ctx context.Context, t *ledger.Tables, limit int, lease time.Duration, size int, in watermark.Range) (
 	batch *buffer.Lease, seen int, err error,
 ) {
 	var (
 		groupID            = buffer.NewGroupID()
 		rows               = pg.EventDecoder{PayloadOID: t.PayloadOID}
 		stamped, unordered int64
-		from               = c.watermarks.OrderedFrom()
 		sql                = orderSQL
 	)
 	if c.base.Sinks != nil {
@@ -102,7 +118,8 @@ func (c *Claimer) claimWithin(ctx context.Context, t *ledger.Tables, limit int, 
 		pg.Step{
 			SQL: t.SQL(sql),
 			Args: []string{
-				t.Buffer, groupID.String(), pg.Int(from), pg.Int(int64(size)), pg.Int(int64(limit)), pg.Interval(lease), c.base.Owner,
+				t.Buffer, groupID.String(), pg.Int(in.After), pg.Int(int64(size)), pg.Int(int64(limit)), pg.Interval(lease), c.base.Owner,
+				pg.Int(in.UpTo), pg.Bool(in.Due),
 			},
 			Row: func(v [][]byte) error {
 				stamped, unordered, seen = pg.ReadInt8(v[0]), pg.ReadInt8(v[1]), int(pg.ReadInt8(v[2]))
@@ -131,8 +148,13 @@ func (c *Claimer) claimWithin(ctx context.Context, t *ledger.Tables, limit int, 
 	if stamped > 0 && batch == nil {
 		batch = c.base.Complete(&rows, start.Lease(groupID))
 	}
-	if c.watermarks.ClaimedInOrder(from, batch, start.Sequence) && batch == nil && from > 0 {
-		return c.claimWithin(ctx, t, limit, lease, size)
+	if in.Due {
+		c.watermarks.Claimed(in, batch, start.Sequence)
+		return batch, seen, nil
+	}
+	if c.watermarks.ClaimedInOrder(in.After, batch, start.Sequence) && batch == nil && in.After > 0 {
+		in.After = c.watermarks.OrderedFrom()
+		return c.claimWithin(ctx, t, limit, lease, size, in)
 	}
 	return batch, seen, nil
 }

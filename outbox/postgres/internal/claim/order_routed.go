@@ -1,11 +1,14 @@
 package claim
 
+import "github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
+
 // With several sinks, a claim takes all keys: each sink keeps its own order, by the numbers that claims give themselves
 // (see package ledger). Otherwise a sink that is behind would hold back the others.
 const orderRoutedSQL = `
 WITH waits AS MATERIALIZED (
   SELECT id, hashtext(key) AS lane FROM outbox_events
-  WHERE id > $3::bigint AND group_id IS NULL
+  WHERE id > $3::bigint AND id <= $8::bigint AND group_id IS NULL AND ` + ledger.AvailableSQL + `
+    AND ($9::boolean IS FALSE OR available_at IS NOT NULL)
     AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp key' AND routed)
   ORDER BY id LIMIT $4::bigint
 ), picked AS MATERIALIZED (
@@ -22,7 +25,7 @@ WITH waits AS MATERIALIZED (
 ), stamped AS (
   UPDATE outbox_events SET group_id = $2::uuid
   WHERE id = ANY (ARRAY(SELECT id FROM free))
-  RETURNING id, key, created_at, group_id
+  RETURNING id, key, greatest(created_at, available_at) AS created_at, group_id
 ), ledger AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, sink, seq, lanes)

@@ -13,7 +13,7 @@ import (
 const peekSQL = `
 WITH` + ledger.HeldSQL + `
 SELECT id, topic, key, payload, headers, created_at, clock_timestamp() FROM outbox_events
-WHERE id > $2::bigint AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)
+WHERE id > $2::bigint AND group_id IS NULL AND NOT id <@ (SELECT members FROM held) AND ` + ledger.AvailableSQL + `
 ORDER BY id LIMIT $4::bigint`
 
 // Peek returns the events of the relay's own table that a claim would take first.

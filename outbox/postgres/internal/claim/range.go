@@ -29,14 +29,14 @@ SELECT $7::uuid, $1, 'range', 'leased', 1, clock_timestamp() + $8::interval, $9,
        0, 0, n, first_id, last_id, oldest_at, newest_at, $11,
        CASE WHEN last_id::numeric - first_id < n THEN int8multirange(int8range(first_id, nullif(last_id, 9223372036854775807), '[]'))
             ELSE (SELECT range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) FROM outbox_events
-                  WHERE id BETWEEN first_id AND last_id AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)) END
+                  WHERE id BETWEEN first_id AND last_id AND group_id IS NULL AND NOT id <@ (SELECT members FROM held) AND ` + ledger.AvailableSQL + `) END
 FROM (
-  SELECT count(*) AS n, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at,
+  SELECT count(*) AS n, min(id) AS first_id, max(id) AS last_id, min(greatest(created_at, available_at)) AS oldest_at,
          max(created_at) AS newest_at
   FROM (
-    SELECT id, created_at FROM outbox_events
+    SELECT id, created_at, available_at FROM outbox_events
     WHERE id > CASE WHEN $5::boolean THEN $2::bigint ELSE (SELECT upto FROM held) END AND id <= $4::bigint
-      AND group_id IS NULL AND NOT id <@ (SELECT members FROM held)
+      AND group_id IS NULL AND NOT id <@ (SELECT members FROM held) AND ` + ledger.AvailableSQL + `
       AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'range' AND routed = ($11 = '*'))
     ORDER BY id LIMIT $6::bigint) picked
 ) batch WHERE n > 0
@@ -50,7 +50,7 @@ WITH l AS MATERIALIZED (
   SELECT first_id, last_id, last_id::numeric - first_id < events AS whole, members + '{}' AS members, newest_at
   FROM outbox_batches WHERE group_id = $1::uuid
 )
-SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at
+SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at, e.available_at
 FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id AND e.group_id IS NULL AND (l.whole OR e.id <@ l.members) AND e.created_at <= l.newest_at`
 
 // claimRange claims in a range of ids. committed is called when other claims see that these events are taken.

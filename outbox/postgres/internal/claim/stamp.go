@@ -23,8 +23,8 @@ import (
 // another group_id. And the planner is kept to the primary key's order (see pg.PlanByPrimaryKey).
 const stampSQL = `
 WITH picked AS MATERIALIZED (
-  SELECT id, created_at FROM outbox_events
-  WHERE id > $3::bigint AND id <= $4::bigint AND group_id IS NULL
+  SELECT id, greatest(created_at, available_at) AS created_at FROM outbox_events
+  WHERE id > $3::bigint AND id <= $4::bigint AND group_id IS NULL AND ` + ledger.AvailableSQL + `
     AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp' AND routed = ($8 = '*'))
   ORDER BY id LIMIT $5::bigint
   FOR UPDATE SKIP LOCKED

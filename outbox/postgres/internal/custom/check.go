@@ -40,6 +40,9 @@ func Check(ctx context.Context, db *pg.DB, t Facts, c Config, missing *catalog.F
 	checkCursor(missing, t, c)
 	checkGroup(missing, t)
 	checkCreated(missing, t, c)
+	if err := checkAvailable(ctx, db, missing, t, c); err != nil {
+		return err
+	}
 	if err := checkPrivileges(ctx, db, t, c, missing); err != nil {
 		return err
 	}
@@ -101,6 +104,25 @@ func checkCreated(f *catalog.Findings, t Facts, c Config) {
 	case created.OID != pg.OIDTimestamptz && created.OID != pg.OIDTimestamp:
 		f.Add("column "+created.Quoted+" of table "+table+", which source.created_at names, is "+created.Type+"; expected timestamptz", "name another column, or none")
 	}
+}
+
+// checkAvailable checks the column that delays events.
+func checkAvailable(ctx context.Context, db *pg.DB, f *catalog.Findings, t Facts, c Config) error {
+	table, available := t.Table.Quoted, t.Column(c.AvailableAt)
+	switch {
+	case c.AvailableAt == "":
+		return nil
+	case available.Name == "":
+		f.Add("table "+table+" has no column "+pg.Quote(c.AvailableAt)+", which source.available_at names", "ALTER TABLE "+table+" ADD COLUMN "+pg.Quote(c.AvailableAt)+" timestamptz")
+		return nil
+	case available.OID != pg.OIDTimestamptz:
+		f.Add("column "+available.Quoted+" of table "+table+", which source.available_at names, is "+available.Type+"; expected timestamptz",
+			"ALTER TABLE "+table+" ALTER COLUMN "+available.Quoted+" TYPE timestamptz USING "+available.Quoted+" AT TIME ZONE 'UTC'")
+		return nil
+	case c.Cursor == "" && !t.Column(c.ID).IsInteger():
+		f.Add("table "+table+" has no integer that grows, without which source.available_at would make each claim read all delayed events; name one as source.cursor", AddCursor(table))
+	}
+	return f.AddDelayedIndex(ctx, db, t.Table, c.AvailableAt)
 }
 
 // checkUnique adds what keeps the column that a setting names from naming each row. An index of a partitioned table is one

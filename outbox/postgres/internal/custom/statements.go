@@ -29,7 +29,7 @@ func (t *Table) names(events string, deadPayloadOID uint32, relay []string) []st
 	columns, values := t.putBack()
 	names := []string{
 		"custom_events", events, "d.custom_id", deadID, "custom_member", member, "custom_uuids", uuids, "custom_finds", finds, "custom_id", t.find().Quoted, "e.custom_key::text", key, "e.custom_uuid", uuid,
-		"e.created_at", t.created, "t.created_at", strings.ReplaceAll(t.created, noTime, "t.claimed_at"), // t is the ledger's row
+		"e.created_at", t.created, "e.available_at", t.available, "t.created_at", strings.ReplaceAll(t.created, noTime, "t.claimed_at"), // t is the ledger's row
 		"to_json(e)", t.row, "(custom_columns)", "(" + columns + ")", "SELECT custom_values", "SELECT " + values,
 	}
 	if !pg.IsJSON(deadPayloadOID) {
@@ -48,12 +48,15 @@ func (t *Table) backlogStatements(events, inserted string, relay []string) ledge
 		id = "e." + t.number.Quoted
 	}
 	statements := func(created string) ledger.Statements {
-		view := "(SELECT " + id + " AS id, NULL::text AS key, " + created + " AS created_at, e.group_id FROM " + events + " e)"
+		view := "(SELECT " + id + " AS id, NULL::text AS key, " + created + " AS created_at, e.group_id, " + t.available + " AS available_at FROM " + events + " e)"
 		return backlog.Statements(strings.NewReplacer(append([]string{"outbox_events", view}, relay...)...))
 	}
 	s := statements(t.created)
 	s.Status = statements(inserted).Status
 	s.Adopt, s.Windows = t.tables.SQL(adoptSQL), false
+	if t.tables.AvailableAt == "" {
+		s.Due, s.Delayed = "", ""
+	}
 	if !t.Numbered() {
 		s.Audit, s.AuditSinks, s.RemoveEmpty = t.tables.SQL(auditUUIDSQL), t.tables.SQL(auditSinksUUIDSQL), t.tables.SQL(removeEmptyUUIDSQL)
 		s.CorrectCounts, s.Adopt = t.tables.SQL(correctCountsUUIDSQL), t.tables.SQL(adoptUUIDSQL)
@@ -65,8 +68,8 @@ func (t *Table) backlogStatements(events, inserted string, relay []string) ledge
 const (
 	stampSQL = `
 WITH picked AS MATERIALIZED (
-  SELECT e.custom_id AS id, e.created_at AS created_at FROM custom_events e
-  WHERE e.custom_id > $3::bigint AND e.custom_id <= $4::bigint AND e.group_id IS NULL
+  SELECT e.custom_id AS id, greatest(e.created_at, e.available_at) AS created_at FROM custom_events e
+  WHERE e.custom_id > $3::bigint AND e.custom_id <= $4::bigint AND e.group_id IS NULL AND ` + ledger.AvailableOfSQL + `
     AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp' AND routed = ($8 = '*'))
   ORDER BY e.custom_id LIMIT $5::bigint
   FOR UPDATE SKIP LOCKED
@@ -87,7 +90,7 @@ SELECT id, key, created_at FROM stamped`
 	peekSQL = `
 WITH picked AS MATERIALIZED (
   SELECT e.custom_id AS id, e.created_at AS created_at FROM custom_events e
-  WHERE e.custom_id > $2::bigint AND e.group_id IS NULL
+  WHERE e.custom_id > $2::bigint AND e.group_id IS NULL AND ` + ledger.AvailableOfSQL + `
   ORDER BY e.custom_id LIMIT $3::bigint
   FOR UPDATE SKIP LOCKED
 ), stamped AS (
@@ -239,7 +242,7 @@ WITH found AS MATERIALIZED (
 ), regrouped AS (
   UPDATE custom_events e SET group_id = $3::uuid
   WHERE e.custom_id = ANY (ARRAY(SELECT id FROM found)) AND e.group_id = $2::uuid
-  RETURNING e.custom_id AS id, e.created_at AS created_at, e.group_id
+  RETURNING e.custom_id AS id, greatest(e.created_at, e.available_at) AS created_at, e.group_id
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, sink, routes_no)

@@ -129,7 +129,7 @@ WITH found AS (
   FROM outbox_batches l LEFT JOIN stamped s ON s.group_id = l.group_id
   WHERE l.buffer = $1
 )
-SELECT (SELECT count(*) FROM custom_events WHERE group_id IS NULL),` + backlog.AuditedSQL
+SELECT (SELECT count(*) FROM custom_events WHERE group_id IS NULL), 0::bigint,` + backlog.AuditedSQL
 
 	// Events carry one claim_id, so claims share none. Two batches of a sink under one claim_id may.
 	auditSinksUUIDSQL = `

@@ -33,6 +33,8 @@ type Table struct {
 	key, number Column
 	// created is the expression for an event's created_at; the time of the claim if the table has no such column.
 	created string
+	// available is the column that delays events; NULL::timestamptz if there is none.
+	available string
 	// withoutZone is the column of that time if it is a timestamp without time zone, which is read as UTC; otherwise its Name is "".
 	withoutZone Column
 	// unsent are the columns that the projection drops.
@@ -70,9 +72,10 @@ const noTime = "statement_timestamp()"
 func New(p Parts, tables *ledger.Tables, facts Facts, c buffer.CustomTable, relay []string) *Table {
 	t := &Table{
 		Parts: p, tables: tables,
-		created: noTime, topic: facts.Table.Name, row: facts.asJSON(), path: facts.path(),
+		created: noTime, available: "NULL::timestamptz", topic: facts.Table.Name, row: facts.asJSON(), path: facts.path(),
 	}
 	t.key, t.number = facts.keys(c)
+	tables.AvailableAt = ""
 	inserted := "NULL::timestamptz"
 	switch c := facts.Column(cmp.Or(c.CreatedAt, createdAt)); c.OID {
 	case pg.OIDTimestamptz:
@@ -86,6 +89,10 @@ func New(p Parts, tables *ledger.Tables, facts Facts, c buffer.CustomTable, rela
 	if !tables.NoAges {
 		t.created = inserted + " ELSE " + noTime + " END"
 		inserted += " END"
+	}
+	if c.AvailableAt != "" {
+		tables.AvailableAt = c.AvailableAt
+		t.available = "e." + facts.Column(c.AvailableAt).Quoted
 	}
 	columns := make([]string, 0, len(facts.Columns))
 	for _, c := range facts.Columns {

@@ -80,6 +80,7 @@ const indexesSQL = `
 SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), i.indisprimary::text, (i.indisvalid AND i.indisready)::text,
        (am.amname = 'btree' AND i.indpred IS NULL AND i.indkey[0] = (
          SELECT attnum FROM pg_attribute WHERE attrelid = i.indrelid AND attname = 'id' AND NOT attisdropped))::text,
+       (SELECT attname FROM pg_attribute WHERE attrelid = i.indrelid AND attnum = i.indkey[0])::text,
        coalesce((SELECT quote_ident(conname) FROM pg_constraint WHERE conindid = i.indexrelid AND conrelid = i.indrelid AND contype IN ('p', 'u', 'x') LIMIT 1), '')
 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_namespace n ON n.oid = c.relnamespace JOIN pg_am am ON am.oid = c.relam
 WHERE i.indrelid = $1::regclass
@@ -92,9 +93,9 @@ func (d *diagnosis) indexes(ctx context.Context, events catalog.Table) {
 		useless = "; each insert writes to it, and each claim by stamp"
 	)
 	var claims string
-	primary, extra := false, 0
+	primary, delays, extra := false, false, 0
 	answered := d.query(ctx, about, indexesSQL, func(v []string) {
-		name, isPrimary, valid, byID, constraint := v[0], v[1] == "true", v[2] == "true", v[3] == "true", v[4]
+		name, isPrimary, valid, byID, first, constraint := v[0], v[1] == "true", v[2] == "true", v[3] == "true", v[4], v[5]
 		primary = primary || isPrimary
 		switch {
 		case byID && claims == "":
@@ -103,6 +104,8 @@ func (d *diagnosis) indexes(ctx context.Context, events catalog.Table) {
 				d.problem(about, "index "+name+" is invalid; claims cannot use it", "REINDEX INDEX "+name)
 			}
 		case isPrimary: // not on id: the application needs it
+		case first == "available_at" && !delays: // Check needs one
+			delays = true
 		case constraint != "":
 			extra++
 			d.warn(about, "the index of constraint "+constraint+" is of no use to the relay"+useless, "ALTER TABLE "+events.Quoted+" DROP CONSTRAINT "+constraint)
@@ -118,8 +121,26 @@ func (d *diagnosis) indexes(ctx context.Context, events catalog.Table) {
 	case claims == "":
 		d.problem(about, "table "+events.Quoted+" has no primary key; each claim reads all of it", "ALTER TABLE "+events.Quoted+" ADD PRIMARY KEY (id)")
 	case extra == 0:
-		d.ok(about, claims+" is the only index of the buffer")
+		d.ok(about, claims+" is the only index of the buffer beside that of delayed events")
 	}
+}
+
+const farDelayedSQL = `
+SELECT count(*)::text, min(available_at)::text FROM (
+  SELECT available_at FROM outbox_events WHERE available_at > statement_timestamp() + interval '10 years' ORDER BY available_at LIMIT 1000) far`
+
+// delayed adds whether events wait for a time that is nearly always one in the wrong unit.
+func (d *diagnosis) delayed(ctx context.Context) {
+	const about = "delayed events"
+	if d.state == nil || d.Custom {
+		return
+	}
+	d.query(ctx, about, d.state.Tables.SQL(farDelayedSQL), func(v []string) {
+		if v[0] != "0" {
+			d.warn(about, "events with an available_at more than 10 years from now: "+v[0]+", the first at "+v[1]+"; they wait until then",
+				"UPDATE "+d.state.Tables.Events+" SET available_at = clock_timestamp() WHERE available_at > now() + interval '10 years'")
+		}
+	})
 }
 
 // claimPlan adds whether a claim, under its settings, uses the primary key.

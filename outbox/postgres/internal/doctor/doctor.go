@@ -90,6 +90,7 @@ func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 			d.findings = append(d.findings, projection.UnsentEvents(unsent, events.Quoted, events.Name))
 		}
 		d.indexes(ctx, events)
+		d.delayed(ctx)
 		d.fillfactor(ctx, events)
 		d.payload(ctx, events)
 		d.sequence(ctx, events.Sequence)

@@ -79,6 +79,8 @@ type Tables struct {
 	Statements Statements
 	// UUIDs reports whether numbers stand for events that only have a uuid, and rows of the ledger have the uuids.
 	UUIDs bool
+	// AvailableAt is the column that delays events; "" if a custom table has none.
+	AvailableAt string
 	// NoAges reports whether nothing says when events were inserted; then oldest_at is the time of the claim.
 	NoAges bool
 	// Bury are the steps that bury events that no sink gets, under a group_id, for the same reason; nil for the relay's own table.
@@ -88,6 +90,8 @@ type Tables struct {
 // Statements about all events of a buffer, with the real names. See package backlog.
 type Statements struct {
 	Count, FullSweep, Status, Audit, AuditSinks, RemoveEmpty, CorrectCounts, Adopt string
+	// Due finds delayed events that are due, and Delayed counts the others; "" if nothing delays the table's events. See package delayed.
+	Due, Delayed string
 	// Windows: FullSweep and Adopt take a part of the ids; otherwise they go over all events at once.
 	Windows bool
 }
@@ -114,6 +118,15 @@ func (b *Base) Complete(rows *pg.EventDecoder, batch buffer.Lease) *buffer.Lease
 	}
 	return &batch
 }
+
+// AvailableSQL reports whether an event is not delayed any more. statement_timestamp() is one time for a whole statement, and is later
+// than the lock of a claim, which an earlier statement takes.
+const (
+	AvailableSQL = `(available_at IS NULL OR available_at <= statement_timestamp())`
+
+	// AvailableOfSQL is AvailableSQL of the event e.
+	AvailableOfSQL = `(e.available_at IS NULL OR e.available_at <= statement_timestamp())`
+)
 
 // HeldSQL are the ids that live batches hold beyond $2. Nothing is '{}' and not NULL, because NOT (id <@ NULL) is
 // not true. ORDER BY makes the plan use the index on last_id even with wrong statistics.

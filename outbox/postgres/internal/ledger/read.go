@@ -30,7 +30,7 @@ WITH l AS MATERIALIZED (
 )`
 
 	readSQL = heldBySQL + `
-SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at
+SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at, e.available_at
 FROM l JOIN outbox_events e ON e.id BETWEEN l.first_id AND l.last_id
   AND (e.group_id = l.stamp AND (l.whole OR e.id <@ l.members) OR e.group_id IS NULL AND e.id <@ l.members AND e.created_at <= l.newest_at)`
 

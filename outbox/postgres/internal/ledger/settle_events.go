@@ -137,7 +137,7 @@ WITH found AS MATERIALIZED (
 ), regrouped AS (
   UPDATE outbox_events SET group_id = $3::uuid
   WHERE id = ANY (ARRAY(SELECT id FROM found))
-  RETURNING id, key, created_at, group_id
+  RETURNING id, key, greatest(created_at, available_at) AS created_at, group_id
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, sink, routes_no, lanes)
@@ -149,14 +149,14 @@ FROM regrouped WHERE group_id = $3::uuid HAVING EXISTS (SELECT FROM found)`
 	// The events of a range stay as they are.
 	regroupRangeSQL = `
 WITH regrouped AS MATERIALIZED (
-  SELECT id, created_at FROM outbox_events
+  SELECT id, created_at, available_at FROM outbox_events
   WHERE current_setting('relay.fenced') = '1' AND current_setting('relay.newest_at') <> ''
     AND id BETWEEN $4::bigint AND $5::bigint AND group_id IS NULL AND id <@ $6::int8multirange AND created_at <= ` + NewestSQL + `
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink, routes_no)
 SELECT $3::uuid, $1, 'range', 'waiting', 0, clock_timestamp() + $7::interval, $8, $14::int,
-       $9::int, $10::int, count(*), min(id), max(id), min(created_at), max(created_at), $11::uuid[], $12, $13,
+       $9::int, $10::int, count(*), min(id), max(id), min(greatest(created_at, available_at)), max(created_at), $11::uuid[], $12, $13,
        range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), ` + SinkSQL + `, ` + RoutesNoSQL + `
 FROM regrouped WHERE $2::uuid IS NOT NULL HAVING count(*) > 0`
 )

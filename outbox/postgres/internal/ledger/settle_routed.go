@@ -139,14 +139,14 @@ RETURNING events::bigint`
 	// A part is a row of the same claim. The events stay as they are.
 	regroupSharedSQL = `
 WITH regrouped AS MATERIALIZED (
-  SELECT id, created_at FROM outbox_events
+  SELECT id, created_at, available_at FROM outbox_events
   WHERE current_setting('relay.fenced') = '1' AND id BETWEEN $4::bigint AND $5::bigint AND id <@ $6::int8multirange
     AND (group_id = $15::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink, claim_id, routes_no)
 SELECT $3::uuid, $1, 'range', 'waiting', 0, clock_timestamp() + $7::interval, $8, $14::int,
-       $9::int, $10::int, count(*), min(id), max(id), min(created_at), max(created_at), $11::uuid[], $12, $13,
+       $9::int, $10::int, count(*), min(id), max(id), min(greatest(created_at, available_at)), max(created_at), $11::uuid[], $12, $13,
        range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), ` + SinkSQL + `, $15::uuid, ` + RoutesNoSQL + `
 FROM regrouped WHERE $2::uuid IS NOT NULL HAVING count(*) > 0`
 

@@ -107,10 +107,11 @@ func (c Config) names() map[string]string {
 		custom = "yes"
 	}
 	return map[string]string{
-		"Events":      c.events(),
-		"Payload":     payload,
-		"Headers":     headers,
-		"DeadPayload": deadPayload,
+		"Events":       c.events(),
+		"DelayedIndex": c.delayedIndex(),
+		"Payload":      payload,
+		"Headers":      headers,
+		"DeadPayload":  deadPayload,
 		// Ledger is a prefix, LedgerSchema the trigger's argument; without one the ledger is in the buffer's schema.
 		"Ledger":       c.ledger(""),
 		"LedgerSchema": pg.Literal(c.ledgerSchema()),
@@ -125,6 +126,17 @@ func (c Config) events() string { return pg.Ident(c.eventsName()) }
 func (c Config) eventsName() (schema, table string) {
 	schema, table = pg.SplitTable(c.Table)
 	return cmp.Or(schema, c.onPath), table
+}
+
+// delayedIndex is the quoted name of the index of delayed events. It is at most 63 bytes long, as PostgreSQL would cut it.
+func (c Config) delayedIndex() string {
+	const suffix = "_delayed"
+	_, table := pg.SplitTable(c.Table)
+	name := []rune(cmp.Or(table, "outbox_events"))
+	for len(string(name)) > 63-len(suffix) {
+		name = name[:len(name)-1]
+	}
+	return pg.Quote(string(name) + suffix)
 }
 
 // ledger is the quoted name of one of the relay's own tables.

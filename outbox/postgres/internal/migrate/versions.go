@@ -95,7 +95,8 @@ SELECT ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass
        ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass($2) AND NOT attisdropped),
        EXISTS (SELECT FROM pg_trigger WHERE tgrelid = to_regclass($3) AND tgname = 'outbox_ring'),
        to_regclass($4) IS NOT NULL,
-       ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass($5) AND NOT attisdropped)`
+       ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass($5) AND NOT attisdropped),
+       ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass($3) AND NOT attisdropped)`
 
 // refuseObsolete returns a buffer.ErrNotReady if an unreleased version made a table or the trigger, or if the
 // version table records a migration that does not exist.
@@ -103,13 +104,13 @@ func refuseObsolete(ctx context.Context, tx pgx.Tx, c Config) error {
 	var (
 		missing               catalog.Findings
 		inBatches, inDead     []string
-		inBuffers             []string
+		inBuffers, inEvents   []string
 		trigger, recorded     bool
 		batches, dead, events = c.ledger("outbox_batches"), c.ledger("outbox_dead_letters"), c.events()
 		versions              = c.versionTable()
 	)
 	err := tx.QueryRow(ctx, obsoleteSQL, batches, dead, events, versions, c.ledger("outbox_buffers")).
-		Scan(&inBatches, &inDead, &trigger, &recorded, &inBuffers)
+		Scan(&inBatches, &inDead, &trigger, &recorded, &inBuffers, &inEvents)
 	if err != nil {
 		return err
 	}
@@ -119,6 +120,11 @@ func refuseObsolete(ctx context.Context, tx pgx.Tx, c Config) error {
 			continue
 		}
 		if err := addLacking(&missing, table, c.ledger(table), has); err != nil {
+			return err
+		}
+	}
+	if !c.Custom && len(inEvents) > 0 {
+		if err := addLacking(&missing, "outbox_events", events, inEvents); err != nil {
 			return err
 		}
 	}

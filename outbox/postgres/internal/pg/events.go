@@ -10,7 +10,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// EventDecoder turns rows (id, topic, key, payload, headers, created_at) into events.
+// EventDecoder turns rows (id, topic, key, payload, headers, created_at and, where it is read, available_at) into events.
 // The bytes of many rows share one block of memory, so that a batch costs a handful of
 // allocations and not thousands. They are copied out of pgx's read buffer, once, because
 // pgx reads the next rows into it.
@@ -105,6 +105,9 @@ func (d *EventDecoder) Append(v [][]byte) error {
 // AppendListed is Append for a row of a list by ids, which is not bounded.
 func (d *EventDecoder) AppendListed(v [][]byte) error {
 	e := outbox.Event{ID: ReadInt8(v[0]), Topic: d.Topic(v[1]), CreatedAt: ReadTime(v[5])}
+	if len(v) > 6 && v[6] != nil {
+		e.AvailableAt = ReadTime(v[6])
+	}
 	if v[2] != nil {
 		if len(d.keys) == cap(d.keys) { // pointers into the old block stay good
 			d.keys = make([]string, 0, max(8, min(len(d.Events), 256)))

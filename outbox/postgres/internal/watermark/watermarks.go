@@ -67,6 +67,7 @@ type Watermarks struct {
 	// Until then new events may have ids of a batch that is still live (see package ledger), so the floor passes them. They are
 	// swept for as those from blocks are.
 	reusedUntil time.Time
+	delayed     delayedEvents
 }
 
 // New returns the watermarks of a buffer. ordered is set for `order: key`.
@@ -77,6 +78,8 @@ type Range struct {
 	After, UpTo int64
 	// Late is set for a scan for late commits, beyond the cursor for fresh events too.
 	Late bool
+	// Due is set for one with delayed events that are due.
+	Due bool
 
 	cursor int64 // when the range was made
 }
@@ -135,6 +138,11 @@ func (w *Watermarks) Claimed(in Range, batch *buffer.Lease, seen Sequence) (void
 	}
 	defer w.addClaimed(batch)
 	switch {
+	case in.Due:
+		if batch != nil && batch.LastID < in.UpTo {
+			in.After = batch.LastID
+			w.delayed.due = append([]Range{in}, w.delayed.due...)
+		}
 	case in.Late && in.UpTo == math.MaxInt64 && batch == nil:
 	case in.Late && in.UpTo == math.MaxInt64:
 		w.cursor = max(w.cursor, min(batch.LastID, seen.LastValue))
@@ -225,7 +233,7 @@ func (w *Watermarks) beginAt(start int64) {
 func (w *Watermarks) startAgain(lastValue int64) {
 	w.beginAt(w.start)
 	w.stored, w.claimed, w.sweptHolders = w.start, nil, nil
-	w.lateCount, w.lastValue = 0, lastValue
+	w.lateCount, w.lastValue, w.delayed = 0, lastValue, delayedEvents{}
 	w.reusedUntil = time.Now().Add(FullSweepInterval)
 }
 
