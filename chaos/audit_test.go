@@ -62,6 +62,11 @@ func (r *run) audit(ctx context.Context) []audited {
 	r.check(err)
 	defer conn.Close(context.WithoutCancel(ctx))
 	r.check(conn.QueryRow(ctx, takeOversSQL).Scan(&r.takeOvers, &r.takeOverMedian))
+	var early int64
+	r.check(conn.QueryRow(ctx, "SELECT count(*) FROM chaos_early").Scan(&early))
+	if early > 0 {
+		r.violation("%d delayed events were sent before they were available", early)
+	}
 	var all []audited
 	for _, a := range r.accounts() {
 		all = append(all, r.auditOne(ctx, conn, a))

@@ -180,13 +180,14 @@ func (p *producer) badForFan(d *draft) {
 }
 
 // insertSQL inserts events as an application does and records them in the same
-// transaction.
+// transaction. One of eleven is delayed, for up to 4 s.
 const insertSQL = `
 WITH written AS (
-  INSERT INTO %s (topic, key, payload, headers)
+  INSERT INTO %s (topic, key, payload, headers, available_at)
   SELECT topic, CASE WHEN n %% 3 > 0 THEN 'customer-' || n %% 100 END,
          json_build_object('owed', owed, 'good', good, 'pad', repeat('x', size)),
-         CASE WHEN n %% 7 = 0 THEN '{"source": "chaos"}'::json END
+         CASE WHEN n %% 7 = 0 THEN '{"source": "chaos"}'::json END,
+         CASE WHEN n %% 11 = 0 THEN clock_timestamp() + least(size, 200) * interval '20 ms' END
   FROM unnest($2::text[], $3::int[], $4::int[], $5::int[]) WITH ORDINALITY AS e(topic, size, good, owed, n)
   RETURNING id, (payload->>'owed')::int AS owed, (payload->>'good')::int AS good
 ), noted AS (

@@ -122,14 +122,20 @@ func (r *run) accounts() []*account { return []*account{r.toRedis, r.toJetStream
 
 // tablesSQL creates chaos_committed, which is the truth: its row commits with its event
 // or not at all. owed has the bits of the sinks that match the event, good of those that accept it. chaos_take_overs counts batches that another owner leases because the
-// one before did not finish.
+// one before did not finish, chaos_early the delayed events that were deleted before they were available.
 const tablesSQL = `
 CREATE TABLE chaos_committed (pipeline text NOT NULL, id bigint NOT NULL, owed int NOT NULL, good int NOT NULL);
 CREATE TABLE chaos_take_overs (late interval NOT NULL);
 CREATE FUNCTION chaos_taken_over() RETURNS trigger LANGUAGE plpgsql AS
   $$ BEGIN INSERT INTO public.chaos_take_overs VALUES (clock_timestamp() - OLD.due_at); RETURN NULL; END $$;
 CREATE TRIGGER chaos_taken_over AFTER UPDATE ON outbox_batches FOR EACH ROW
-  WHEN (OLD.state = 'leased' AND NEW.lease_no > OLD.lease_no) EXECUTE FUNCTION chaos_taken_over()`
+  WHEN (OLD.state = 'leased' AND NEW.lease_no > OLD.lease_no) EXECUTE FUNCTION chaos_taken_over();
+CREATE TABLE chaos_early (pipeline_table text NOT NULL, id bigint NOT NULL);
+CREATE FUNCTION chaos_early() RETURNS trigger LANGUAGE plpgsql AS
+  $$ BEGIN INSERT INTO public.chaos_early VALUES (TG_TABLE_NAME, OLD.id); RETURN NULL; END $$;
+CREATE TRIGGER chaos_early AFTER DELETE ON outbox_events FOR EACH ROW WHEN (OLD.available_at > clock_timestamp()) EXECUTE FUNCTION chaos_early();
+CREATE TRIGGER chaos_early AFTER DELETE ON outbox_events2 FOR EACH ROW WHEN (OLD.available_at > clock_timestamp()) EXECUTE FUNCTION chaos_early();
+CREATE TRIGGER chaos_early AFTER DELETE ON outbox_events3 FOR EACH ROW WHEN (OLD.available_at > clock_timestamp()) EXECUTE FUNCTION chaos_early()`
 
 func (r *run) startRelays() {
 	program := filepath.Join(r.dir, "relay")
