@@ -20,10 +20,11 @@ type EventDecoder struct {
 	// Events are those that were decoded.
 	Events []outbox.Event
 
-	limit     int // of events; 0: not known
-	size      int // what counts against buffer.MaxBytes
-	fitted    int // events that were counted
-	used      int // bytes, in all blocks
+	delays    bool // column 6 is available_at
+	limit     int  // of events; 0: not known
+	size      int  // what counts against buffer.MaxBytes
+	fitted    int  // events that were counted
+	used      int  // bytes, in all blocks
 	free      []byte
 	keys      []string
 	lastTopic string
@@ -87,11 +88,13 @@ func (d *EventDecoder) Weigh(n int) { d.size += n }
 // Fitted returns how many events were read.
 func (d *EventDecoder) Fitted() int { return d.fitted }
 
-// Columns is the Columns function of a step with Append: the type of the payload column may have changed since the table was read.
+// Columns is the Columns function of a step with Append: the type of the payload column may have changed since the table was read, and
+// only rows of the buffer have an available_at.
 func (d *EventDecoder) Columns(columns []pgconn.FieldDescription) {
 	if len(columns) > 3 {
 		d.PayloadOID = columns[3].DataTypeOID
 	}
+	d.delays = len(columns) > 6 && columns[6].Name == "available_at"
 }
 
 // Append is the Row function that decodes a row.
@@ -105,7 +108,7 @@ func (d *EventDecoder) Append(v [][]byte) error {
 // AppendListed is Append for a row of a list by ids, which is not bounded.
 func (d *EventDecoder) AppendListed(v [][]byte) error {
 	e := outbox.Event{ID: ReadInt8(v[0]), Topic: d.Topic(v[1]), CreatedAt: ReadTime(v[5])}
-	if len(v) > 6 && v[6] != nil {
+	if d.delays && v[6] != nil {
 		e.AvailableAt = ReadTime(v[6])
 	}
 	if v[2] != nil {
