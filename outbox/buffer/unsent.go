@@ -41,7 +41,7 @@ func (o CustomTable) Unsent(columns []string) (unsent []string) {
 }
 
 // EventColumns are the columns of the relay's own table. Nothing is sent of other ones.
-var EventColumns = []string{"id", "topic", "key", "payload", "headers", "created_at", "group_id"}
+var EventColumns = []string{"id", "topic", "key", "payload", "headers", "created_at", "group_id", "available_at"}
 
 // firstEventColumns are those that it had in the first version.
 var firstEventColumns = []string{"id", "topic", "key", "payload", "headers", "created_at", "group_id"}
