@@ -56,6 +56,9 @@ type PipelineReport struct {
 	Suspects *SuspectsReport `json:"suspects,omitempty"`
 	// VacuumBlockedBy is the oldest transaction that blocks vacuum, if it is old enough for a warning.
 	VacuumBlockedBy *BlockerReport `json:"vacuum_blocked_by,omitempty"`
+	// HiddenTransaction is open for some seconds at least, and the relay's role may not see since when: what it is, and the statement that lets the role
+	// see it. Only relay status sets it; the running relay observes how long it is open.
+	HiddenTransaction string `json:"hidden_transaction,omitempty"`
 	// SinkProblems are what is wrong with the sinks that the events are routed to, each with what to do.
 	SinkProblems []string `json:"sink_problems,omitempty"`
 }
@@ -73,8 +76,9 @@ type BlockerReport struct {
 	// QueryAgeSeconds is the time since its last query started, if known.
 	QueryAgeSeconds float64 `json:"query_age_seconds,omitempty"`
 	Behind          int64   `json:"behind"`
-	// Text describes it in one line.
+	// Text describes it in one line, and Fix is how to end it.
 	Text string `json:"text"`
+	Fix  string `json:"fix,omitempty"`
 }
 
 // NewBlockerReport returns the report of a vacuum blocker.
@@ -82,7 +86,7 @@ func NewBlockerReport(h buffer.VacuumBlocker) *BlockerReport {
 	return &BlockerReport{
 		Kind: string(h.Kind), Name: h.Name, PID: h.PID, Application: h.Application, User: h.User, Database: h.Database, State: h.State,
 		AgeSeconds: h.Age.Round(time.Millisecond).Seconds(), QueryAgeSeconds: h.QueryAge.Round(time.Millisecond).Seconds(),
-		Behind: h.Behind, Text: h.String(),
+		Behind: h.Behind, Text: h.String(), Fix: h.Fix,
 	}
 }
 

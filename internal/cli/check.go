@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"log/slog"
@@ -37,8 +36,8 @@ func (a *app) check(_ *cobra.Command, cfg *config.Config) error {
 		}
 		p := &cfg.Pipelines[i]
 		for _, s := range opened.Sinks {
-			a.warnOffline(name(s.Config), s.Sink)
-			line := fmt.Sprintf("ok  %s, %s, batches of %d, %s\n", route(s.Config), plural(int64(s.Config.Workers), "worker", "workers"), s.Config.BatchSize, p.Schedule)
+			a.warnOffline(s.Config.FullName(), s.Sink)
+			line := fmt.Sprintf("ok  %s, %s, batches of %d, %s\n", s.Config.Route(), plural(int64(s.Config.Workers), "worker", "workers"), s.Config.BatchSize, p.Schedule)
 			if _, err := io.WriteString(a.stdout, a.redact(line)); err != nil {
 				return err
 			}
@@ -60,36 +59,4 @@ func (a *app) warnOffline(name string, s sink.Sink) {
 			a.printErr("warning: " + name + ": " + text)
 		}
 	}
-}
-
-// route describes a pipeline: its name, source and sink.
-func route(p *config.Pipeline) string {
-	return fmt.Sprintf("%s: %s (%s) -> %s (%s)", name(p), p.Source.URL, p.Source.Table, p.Sink.URL, address(&p.Sink))
-}
-
-// name is the pipeline's name, with the sink's if it has several.
-func name(p *config.Pipeline) string {
-	if p.SinkName == "" {
-		return p.Name
-	}
-	return p.Name + "/" + p.SinkName
-}
-
-// address describes where in its sink a pipeline writes.
-func address(s *config.Sink) string {
-	if text, ok := s.Address(); ok {
-		return text
-	}
-	switch s.Driver {
-	case "redis":
-		return s.Redis.Mode + " " + cmp.Or(s.Redis.Stream, s.Redis.List, s.Redis.Channel, s.Redis.Queue)
-	case "nats":
-		if s.NATS.Core {
-			return "core subject " + s.NATS.Subject
-		}
-		return "JetStream subject " + s.NATS.Subject
-	case "http":
-		return s.HTTP.Method + " " + s.HTTP.Format
-	}
-	return "NDJSON"
 }

@@ -140,7 +140,7 @@ func pipelinesWith(selected []*config.Pipeline, sink string) ([]*config.Pipeline
 	var having []*config.Pipeline
 	var flags, known []string
 	for _, p := range selected {
-		names := sinkNames(p)
+		names := p.SinkNames()
 		for _, name := range names {
 			if !slices.Contains(known, name) {
 				known = append(known, name)

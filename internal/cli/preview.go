@@ -119,7 +119,7 @@ func (a *app) preview(ctx context.Context, selected []*config.Pipeline, sinkName
 			}
 			others, err := show(ctx, a, opened.Buffer, s, events, i+n > 0)
 			if err != nil {
-				a.fail(fmt.Errorf("%s: %w", name(s.Config), err))
+				a.fail(fmt.Errorf("%s: %w", s.Config.FullName(), err))
 				continue
 			}
 			for _, topic := range others {

@@ -16,7 +16,7 @@ func (a *app) printPreview(p *config.Pipeline, result preview.Result, again bool
 	if again {
 		b.WriteByte('\n')
 	}
-	b.WriteString(route(p) + "\n")
+	b.WriteString(p.Route() + "\n")
 	switch {
 	case result.Events == 0 && result.Claimed.Pending > 0:
 		b.WriteString(a.redact(describeClaimed(p, &result)))

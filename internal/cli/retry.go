@@ -89,5 +89,5 @@ func retry(ctx context.Context, p *config.Pipeline) (n int, err error) {
 		return 0, err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
-	return admin.RetryAll(ctx, b, sinkNames(p), p.SinkHooks())
+	return admin.RetryAll(ctx, b, p.SinkNames(), p.SinkHooks())
 }

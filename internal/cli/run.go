@@ -66,12 +66,12 @@ func (a *app) run(cfg *config.Config) error {
 	for i := range cfg.Pipelines {
 		p := &cfg.Pipelines[i]
 		if p.Sinks == nil {
-			log.Info("pipeline started", "pipeline", p.Name, "source", p.Source.URL, "table", p.Source.Table, "sink", p.Sink.URL, "address", address(&p.Sink))
+			log.Info("pipeline started", "pipeline", p.Name, "source", p.Source.URL, "table", p.Source.Table, "sink", p.Sink.URL, "address", p.Sink.AddressText())
 			continue
 		}
 		log.Info("pipeline started", "pipeline", p.Name, "source", p.Source.URL, "table", p.Source.Table, "sinks", len(p.Sinks))
 		for _, one := range p.PerSink() {
-			log.Info("sink started", "pipeline", p.Name, "sink", one.SinkName, "url", one.Sink.URL, "address", address(&one.Sink))
+			log.Info("sink started", "pipeline", p.Name, "sink", one.SinkName, "url", one.Sink.URL, "address", one.Sink.AddressText())
 		}
 	}
 	ended := make(chan []error, 1)

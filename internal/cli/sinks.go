@@ -214,7 +214,7 @@ func (a *app) findSink(registries []*registry, name string) (found *registry, s 
 	var known, having []string
 	configured := false
 	for _, r := range registries {
-		configured = configured || slices.Contains(sinkNames(r.pipeline), name)
+		configured = configured || slices.Contains(r.pipeline.SinkNames(), name)
 		for i := range r.sinks {
 			if !slices.Contains(known, r.sinks[i].Name) {
 				known = append(known, r.sinks[i].Name)

@@ -144,13 +144,13 @@ func (s *statusReader) read(ctx context.Context, redact func(string) string) (ad
 		wait     sync.WaitGroup
 		statuses = make([]buffer.Status, len(s.buffers))
 		wrong    = make([]error, len(s.buffers))
-		holders  = make([]*buffer.VacuumBlocker, len(s.buffers))
+		blockers = make([]blockers, len(s.buffers))
 		failed   = make([]error, len(s.buffers))
 		errs     []error
 	)
 	for i, b := range s.buffers {
 		wait.Go(func() {
-			statuses[i], holders[i], failed[i] = status(ctx, s.pipelines[i], b)
+			statuses[i], blockers[i], failed[i] = status(ctx, s.pipelines[i], b)
 			if failed[i] == nil {
 				wrong[i] = admin.Unsendable(ctx, b)
 			}
@@ -164,41 +164,55 @@ func (s *statusReader) read(ctx context.Context, redact func(string) string) (ad
 			errs = append(errs, fmt.Errorf("%s: %w", p.Name, err))
 			continue
 		}
-		one := admin.NewPipelineReport(p.Name, p.MaxWaiting, sinkNames(p), deadLettersOf(p, s.buffers[i]).Notifies, statuses[i], redact)
+		one := admin.NewPipelineReport(p.Name, p.MaxWaiting, p.SinkNames(), deadLettersOf(p, s.buffers[i]).Notifies, statuses[i], redact)
 		if wrong[i] != nil {
 			one.SetNothingSent(redact(wrong[i].Error()), errors.Is(wrong[i], buffer.ErrNoWrites))
 		}
-		if holders[i] != nil {
-			one.VacuumBlockedBy = admin.NewBlockerReport(*holders[i])
+		if worst := blockers[i].worst; worst != nil {
+			one.VacuumBlockedBy = admin.NewBlockerReport(*worst)
+		}
+		for _, f := range blockers[i].hidden {
+			one.HiddenTransaction = redact(f.Text + ". > " + f.Fix)
 		}
 		report.Pipelines = append(report.Pipelines, one)
 	}
 	return report, errs
 }
 
-// status returns the status of a buffer, and the oldest transaction that blocks vacuum
-// if it is older than warn_after.
-func status(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (s buffer.Status, worst *buffer.VacuumBlocker, err error) {
+// blockers are what blocks vacuum in a database.
+type blockers struct {
+	// worst is the oldest, if it is older than warn_after.
+	worst *buffer.VacuumBlocker
+	// hidden is a transaction whose age the role may not see.
+	hidden []buffer.Finding
+}
+
+// hiddenTransactions finds them; see postgres.Buffer.
+type hiddenTransactions interface {
+	HiddenTransactions(ctx context.Context, before []buffer.VacuumBlocker) ([]buffer.Finding, error)
+}
+
+// status returns the status of a buffer, and what blocks vacuum.
+func status(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (s buffer.Status, found blockers, err error) {
 	s, err = b.Status(ctx)
 	source, ok := b.(supervisor.Source)
 	if !ok || err != nil {
-		return s, nil, err
+		return s, found, err
 	}
 	all, err := source.Blockers(ctx)
+	if err != nil {
+		return s, found, err
+	}
 	for i := range all {
 		if h := &all[i]; h.Beyond(p.Source.Supervisor.WarnAfter) {
-			return s, h, err
+			found.worst = h
+			return s, found, nil
 		}
 	}
-	return s, nil, err
-}
-
-// sinkNames are the names of several sinks; nil for a single one.
-func sinkNames(p *config.Pipeline) (names []string) {
-	for i := range p.Sinks {
-		names = append(names, p.Sinks[i].Name)
+	if hidden, ok := b.(hiddenTransactions); ok {
+		found.hidden, err = hidden.HiddenTransactions(ctx, all)
 	}
-	return names
+	return s, found, err
 }
 
 // statusTable formats a report for people. The lines of the table are cut at maxWidth characters, 0 for no limit.
@@ -284,6 +298,9 @@ func reasons(p *admin.PipelineReport) (lines []string) {
 	}
 	if p.Delayed != nil {
 		add(p.Delayed.Text())
+	}
+	if p.HiddenTransaction != "" {
+		add(p.HiddenTransaction)
 	}
 	if p.Dead > 0 {
 		add(plural(p.Dead, "dead letter", "dead letters") + ". > relay dead list -c relay.yaml")

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/url"
 	"strings"
 	"syscall"
 	"testing"
@@ -149,5 +150,37 @@ func (d *database) execLast(statements ...string) {
 		if _, err := d.conn.Exec(context.WithoutCancel(d.t.Context()), statement); err != nil {
 			d.t.Error(err)
 		}
+	}
+}
+
+// TestStatus_HiddenTransaction: a role that may not see since when others' transactions are open says so, with the GRANT.
+func TestStatus_HiddenTransaction(t *testing.T) {
+	t.Parallel()
+	db := newDatabaseAt(t, testserver.OwnPostgres(t, testserver.PostgresOptions{}).URL)
+	if r := do(t, nil, "migrate", "-c", write(t, onePipeline("orders", db.url, "stdout:"))); r.code != 0 {
+		t.Fatal(r.stderr)
+	}
+	for _, statement := range []string{
+		"CREATE ROLE poor LOGIN PASSWORD 'pass-word'",
+		"GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO poor", "GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO poor",
+	} {
+		db.exec(statement)
+	}
+	u, err := url.Parse(db.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword("poor", "pass-word")
+	path := write(t, onePipeline("orders", u.String(), "stdout:"))
+	if r := do(t, nil, "status", "-c", path); strings.Contains(r.stdout, "transaction") {
+		t.Errorf("without a transaction status prints %s", r.stdout)
+	}
+	blocker := openSnapshot(t, db, "report")
+	r := do(t, nil, "status", "-c", path)
+	r.want(t, 0, fmt.Sprintf("orders: a transaction is open for at least 2s (pid %d, user relay, ", blocker.PgConn().PID()), "")
+	r.want(t, 0, "role poor may not see since when, so nobody knows whether it was forgotten. > GRANT pg_read_all_stats TO poor\n", "")
+	db.exec("GRANT pg_read_all_stats TO poor")
+	if r := do(t, nil, "status", "-c", path); strings.Contains(r.stdout, "GRANT") {
+		t.Errorf("with the GRANT status prints %s", r.stdout)
 	}
 }

@@ -46,6 +46,8 @@ type VacuumBlocker struct {
 	Catalogs bool
 	// WAL is how many bytes of it a slot keeps.
 	WAL int64
+	// Fix is how to end it: a statement, or what to do.
+	Fix string
 }
 
 // BlockerKind is the kind of a [VacuumBlocker].
@@ -91,6 +93,9 @@ const farBehind = 100_000
 func (h *VacuumBlocker) Beyond(age time.Duration) bool {
 	return h.Age >= age || h.Age == 0 && (h.Unread() || h.Behind >= farBehind)
 }
+
+// Hidden reports whether the role may not see since when a transaction is open, and what its session does.
+func (h *VacuumBlocker) Hidden() bool { return h.Kind == BlockedByTransaction && h.Backend == "" }
 
 // Unread reports whether it is a replication slot without a reader.
 func (h *VacuumBlocker) Unread() bool { return h.Kind == BlockedBySlot && h.State == "inactive" }

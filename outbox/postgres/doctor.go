@@ -58,6 +58,12 @@ func (b *Buffer) Blockers(ctx context.Context) ([]buffer.VacuumBlocker, error) {
 	return doctor.Blockers(ctx, b.db)
 }
 
+// HiddenTransactions returns a finding if transactions whose age the role may not see are open for some seconds at least. It then takes these
+// seconds. before is what Blockers returned just now.
+func (b *Buffer) HiddenTransactions(ctx context.Context, before []buffer.VacuumBlocker) ([]buffer.Finding, error) {
+	return doctor.Hidden(ctx, b.db, b.config.Supervisor, before)
+}
+
 // Terminate implements supervisor.Source.
 func (b *Buffer) Terminate(ctx context.Context, blocker buffer.VacuumBlocker) (terminated bool, err error) {
 	return doctor.Terminate(ctx, b.db, blocker)

@@ -96,6 +96,7 @@ func readBlocker(v [][]byte) buffer.VacuumBlocker {
 	if v[12] != nil {
 		b.BeganAt = pg.ReadTime(v[12])
 	}
+	b.Fix = blockerFix(&b)
 	return b
 }
 
@@ -137,10 +138,13 @@ func Terminate(ctx context.Context, db *pg.DB, b buffer.VacuumBlocker) (terminat
 	return terminated, nil
 }
 
+// aboutHorizon is the subject of what blocks vacuum.
+const aboutHorizon = "vacuum horizon"
+
 // blockers adds those that are older than warn_after, or keep WAL. A role that does not see how old those of other roles are is told which are
 // open for some seconds at least.
-func (d *diagnosis) blockers(ctx context.Context, sees bool, role string) {
-	const about = "vacuum horizon"
+func (d *diagnosis) blockers(ctx context.Context, sees bool) {
+	const about = aboutHorizon
 	all, err := Blockers(ctx, d.DB)
 	if d.failed(about, err) {
 		return
@@ -150,19 +154,19 @@ func (d *diagnosis) blockers(ctx context.Context, sees bool, role string) {
 		if b := &all[i]; b.Beyond(d.Policy.WarnAfter) {
 			found = true
 			d.findings = append(d.findings, buffer.Finding{
-				Level: buffer.LevelWarning, Subject: about, Text: b.String(), Fix: blockerFix(b),
+				Level: buffer.LevelWarning, Subject: about, Text: b.String(), Fix: b.Fix,
 				About: fmt.Sprint(d.started, " ", b.Kind, " ", b.Name, " ", b.PID, " ", b.Horizon),
 			})
 		}
 	}
 	if !sees {
-		hidden, err := d.stayHidden(ctx, all)
+		hidden, err := Hidden(ctx, d.DB, d.Policy, all)
 		if d.failed(about, err) {
 			return
 		}
-		if len(hidden) > 0 {
-			found = true
-			d.hidden(about, role, hidden)
+		for _, f := range hidden {
+			found, f.About = true, d.started+" "+f.About
+			d.findings = append(d.findings, f)
 		}
 	}
 	switch {
@@ -178,13 +182,14 @@ func (d *diagnosis) blockers(ctx context.Context, sees bool, role string) {
 const secondLook = 2 * time.Second
 
 // isHidden reports whether the role does not see how old a transaction in this database is.
-func (d *diagnosis) isHidden(b *buffer.VacuumBlocker) bool {
-	return b.Kind == buffer.BlockedByTransaction && b.Age == 0 && b.State == "" && !b.IsRelay && !b.Elsewhere && !b.Beyond(d.Policy.WarnAfter)
+func isHidden(b *buffer.VacuumBlocker, p buffer.SupervisorPolicy) bool {
+	return b.Kind == buffer.BlockedByTransaction && b.Age == 0 && b.State == "" && !b.IsRelay && !b.Elsewhere && !b.Beyond(p.WarnAfter)
 }
 
-// stayHidden returns the transactions of unknown age that are still open at a second look, furthest behind first.
-func (d *diagnosis) stayHidden(ctx context.Context, before []buffer.VacuumBlocker) (hidden []buffer.VacuumBlocker, err error) {
-	if !slices.ContainsFunc(before, func(b buffer.VacuumBlocker) bool { return d.isHidden(&b) }) {
+// Hidden returns a finding if transactions whose age the role does not see are open for some seconds at least, the one furthest behind first. before
+// is what Blockers returned just now.
+func Hidden(ctx context.Context, db *pg.DB, p buffer.SupervisorPolicy, before []buffer.VacuumBlocker) ([]buffer.Finding, error) {
+	if !slices.ContainsFunc(before, func(b buffer.VacuumBlocker) bool { return isHidden(&b, p) }) {
 		return nil, nil
 	}
 	select {
@@ -192,30 +197,42 @@ func (d *diagnosis) stayHidden(ctx context.Context, before []buffer.VacuumBlocke
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}
-	now, err := Blockers(ctx, d.DB)
+	now, err := Blockers(ctx, db)
+	if err != nil {
+		return nil, err
+	}
+	var hidden []buffer.VacuumBlocker
 	for i := range now {
 		b := &now[i]
-		if d.isHidden(b) && slices.ContainsFunc(before, func(was buffer.VacuumBlocker) bool { return was.PID == b.PID && was.Horizon == b.Horizon }) {
+		if isHidden(b, p) && slices.ContainsFunc(before, func(was buffer.VacuumBlocker) bool { return was.PID == b.PID && was.Horizon == b.Horizon }) {
 			hidden = append(hidden, *b)
 		}
 	}
-	return hidden, err
-}
-
-// hidden adds the transactions whose age the role does not see.
-func (d *diagnosis) hidden(about, role string, all []buffer.VacuumBlocker) {
-	first, more := all[0], ""
+	if hidden == nil {
+		return nil, nil
+	}
+	role := ""
+	if err := db.RoundTrip(ctx, []pg.Step{pg.ReadTx(db.StatementTimeout), {SQL: roleSQL, Row: func(v [][]byte) error {
+		role = string(v[0])
+		return nil
+	}}}); err != nil {
+		return nil, fmt.Errorf("reading the role's name: %w", db.ConnectError(err))
+	}
+	first, more := hidden[0], ""
 	first.Age, first.AtLeast = secondLook, true
-	if n := len(all) - 1; n > 0 {
+	if n := len(hidden) - 1; n > 0 {
 		more = fmt.Sprintf(", and %d others", n)
 	}
-	d.findings = append(d.findings, buffer.Finding{
-		Level: buffer.LevelWarning, Subject: about,
+	return []buffer.Finding{{
+		Level: buffer.LevelWarning, Subject: aboutHorizon,
 		Text:  first.String() + more + "; role " + role + " may not see since when, so nobody knows whether it was forgotten",
-		Fix:   "GRANT pg_read_all_stats TO " + pg.Quote(role),
-		About: fmt.Sprint(d.started, " hidden ", first.PID, " ", first.Horizon),
-	})
+		Fix:   "GRANT pg_read_all_stats TO " + role,
+		About: fmt.Sprint("hidden ", first.PID, " ", first.Horizon),
+	}}, nil
 }
+
+const roleSQL = `
+SELECT quote_ident(current_user)`
 
 // blockerFix is how to end a blocker.
 func blockerFix(b *buffer.VacuumBlocker) string {

@@ -100,7 +100,7 @@ func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 	d.deadlockTimeout(events)
 	d.deadRows(ctx, events)
 	sees := d.privileges(ctx)
-	d.blockers(ctx, sees, events.Role)
+	d.blockers(ctx, sees)
 	return d.findings
 }
 

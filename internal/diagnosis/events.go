@@ -1,4 +1,4 @@
-package cli
+package diagnosis
 
 import (
 	"bytes"
@@ -15,9 +15,9 @@ import (
 // payloadSample is how many of the next events are examined for payloads that were encoded twice.
 const payloadSample = 20
 
-// diagnoseEvents warns of payloads that the application encoded as JSON twice, and of headers that a sink does not send. It returns nothing
+// events warns of payloads that the application encoded as JSON twice, and of headers that a sink does not send. It returns nothing
 // if the next events cannot be read: the buffer's own findings say why.
-func diagnoseEvents(ctx context.Context, opened *config.Runtime) (findings []buffer.Finding) {
+func events(ctx context.Context, opened *config.Runtime) (findings []buffer.Finding) {
 	batch, err := opened.Buffer.Peek(ctx, payloadSample)
 	if err != nil || batch == nil || batch.ProjectErr != nil {
 		return nil

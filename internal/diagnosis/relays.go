@@ -1,0 +1,75 @@
+package diagnosis
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+// relays adds what the running relays say of themselves. A sink that can be reached may still refuse everything, which only
+// those know who send to it. It returns nothing if the status cannot be read: the buffer's own findings say why.
+func relays(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (findings []buffer.Finding) {
+	const about = "relays"
+	status, err := b.Status(ctx)
+	if err != nil {
+		return nil
+	}
+	notReady, running := admin.NotReady(status.Relays, p.SinkNames())
+	for i := range notReady {
+		r := &notReady[i]
+		findings = append(findings, buffer.Finding{
+			Level: buffer.LevelError, Subject: about,
+			Text: fmt.Sprintf("%s reported %s ago that it is not ready: %s", admin.RelayName(r), admin.Age(r.Seen), r.NotReady),
+			Fix:  "remove this cause, then relay retry --now -c relay.yaml sends at once; relay preview -c relay.yaml shows the requests of unclaimed events, and with --events-file FILE those of events that wait (docs/troubleshooting.md#the-request-of-a-waiting-batch)",
+		})
+	}
+	for _, n := range admin.Notices(status.Relays, p.SinkNames()) {
+		findings = append(findings, buffer.Finding{Level: buffer.LevelWarning, Subject: about, Text: n.String()})
+	}
+	report := admin.NewPipelineReport(p.Name, p.MaxWaiting, p.SinkNames(), notifies(p), status, func(text string) string { return text })
+	for i := range report.Pauses {
+		text, fix, _ := strings.Cut(report.Pauses[i].Text(p.Name), ". > ")
+		findings = append(findings, buffer.Finding{Level: buffer.LevelWarning, Subject: about, Text: text, Fix: fix})
+	}
+	hook := report.Hook
+	if hook != nil && hook.Unnotified > 0 && len(hook.Waits) > 0 {
+		findings = append(findings, buffer.Finding{
+			Level: buffer.LevelError, Subject: "dead_letter.hook",
+			Text: fmt.Sprintf("it takes nothing: %s it was not notified of; %s", deadLetters(hook.Unnotified), hook.Waits[0].Text()),
+			Fix:  "correct dead_letter.hook, or what answers there; the dead letters are kept, and it is notified again until it accepts them",
+		})
+	}
+	gone := admin.Gone(status.Relays)
+	for i := range gone {
+		findings = append(findings, buffer.Finding{
+			Level: buffer.LevelWarning, Subject: about, Text: admin.GoneText(&gone[i]),
+			Fix: "find out why it ended: its log, memory limits, a crash of the host. " + map[bool]string{true: "The next relay takes", false: "Other relays take"}[running == 0] + " its batches over when their leases end",
+		})
+	}
+	findings = append(findings, admin.Unserved(&status, p.SinkNames())...)
+	switch {
+	case running == 0 && len(gone) > 0 && status.Pending > 0: // nobody stopped them
+		findings = append(findings, buffer.Finding{Level: buffer.LevelError, Subject: about, Text: "none runs, and events wait", Fix: "relay run -c relay.yaml"})
+	case running == 0:
+		findings = append(findings, buffer.Finding{Subject: about, Text: "none runs"})
+	case notReady == nil:
+		findings = append(findings, buffer.Finding{Subject: about, Text: "all that run are ready"})
+	}
+	return findings
+}
+
+// notifies reports whether the dead letters of a sink have a hook; see [admin.DeadLetters.Notifies].
+func notifies(p *config.Pipeline) func(sink string) bool {
+	return (&admin.DeadLetters{HasHook: p.DeadLetter.Hook != nil, SinkHooks: p.SinkHooks()}).Notifies
+}
+
+func deadLetters(n int64) string {
+	if n == 1 {
+		return "1 dead letter"
+	}
+	return admin.Count(n) + " dead letters"
+}
