@@ -26,6 +26,10 @@ var (
 	// ErrProgram is found, with ErrUnavailable, in an outage that is not the server's: a program of the
 	// configuration fails, on every event of the batch before anything is sent, or on the response.
 	ErrProgram = errors.New("a program of the sink fails")
+	// ErrAccess is found, with ErrUnavailable, in an outage that ends when somebody corrects the credentials, or their rights.
+	ErrAccess = errors.New("sink does not accept the credentials")
+	// ErrFull is found, with ErrUnavailable, in an outage that ends when the sink has space again.
+	ErrFull = errors.New("sink is full")
 	// ErrFenced is the error of a batch whose group_id a later owner has given up.
 	ErrFenced = errors.New("group_id is fenced at the sink")
 	// ErrTooLarge is found in the rejection of a batch for its size.
@@ -42,6 +46,12 @@ func TooLarge(err error) error { return kindError{err, ErrTooLarge} }
 
 // Unavailable wraps err so that errors.Is finds ErrUnavailable.
 func Unavailable(err error) error { return kindError{err, ErrUnavailable} }
+
+// Access wraps err so that errors.Is finds ErrAccess.
+func Access(err error) error { return kindError{err, ErrAccess} }
+
+// Full wraps err so that errors.Is finds ErrFull.
+func Full(err error) error { return kindError{err, ErrFull} }
 
 // MaybePoison wraps err so that errors.Is finds ErrUnavailable and ErrMaybePoison.
 func MaybePoison(err error) error { return kindError{kindError{err, ErrMaybePoison}, ErrUnavailable} }

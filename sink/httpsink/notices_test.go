@@ -6,12 +6,28 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/outboxrelay/relay/sink"
 	"github.com/outboxrelay/relay/sink/httpsink"
 )
 
 var clock = regexp.MustCompile(`\d\d:\d\d:\d\d`)
 
 // Answers that decide what happens to events although they look wrong are noticed for an hour.
+// TestNotices_Preview: an answer that somebody tries is not the sink's.
+func TestNotices_Preview(t *testing.T) {
+	t.Parallel()
+	s := open(t, httpsink.Config{URL: "http://127.0.0.1:9", Pipeline: "orders"})
+	for _, a := range []sink.Answer{
+		{Status: http.StatusUnprocessableEntity, Header: http.Header{}},
+		{Status: http.StatusOK, Header: http.Header{"Content-Type": {"text/html"}}, Body: []byte("<html>")},
+	} {
+		_ = s.PreviewAnswer(testContext(t), batch("a", "b"), a) // what it means is TestPreviewAnswer's
+		if got := s.Notices(); got != nil {
+			t.Errorf("after a tried answer with %d the notices are %q", a.Status, got)
+		}
+	}
+}
+
 func TestNotices(t *testing.T) {
 	t.Parallel()
 	const (

@@ -67,7 +67,7 @@ func (s *Sink) PreviewAnswer(ctx context.Context, b *buffer.Batch, a sink.Answer
 	if err != nil || r == nil {
 		return cmp.Or(err, sink.NewBatchError(rejected))
 	}
-	failed, err := s.readResponse(ctx, &http.Response{StatusCode: a.Status, Header: a.Header, Body: io.NopCloser(bytes.NewReader(a.Body))}, r, b)
+	failed, err := s.readResponse(ctx, &http.Response{StatusCode: a.Status, Header: a.Header, Body: io.NopCloser(bytes.NewReader(a.Body))}, r, b, nil)
 	if err != nil {
 		return s.named(err)
 	}

@@ -84,6 +84,12 @@ func (r response) classifyStatus(c Config) error {
 	} else {
 		err = fmt.Errorf("%w%w", err, errResponded)
 	}
+	switch r.status {
+	case http.StatusUnauthorized, http.StatusForbidden, http.StatusProxyAuthRequired:
+		err = sink.Access(err)
+	case http.StatusInsufficientStorage:
+		err = sink.Full(err)
+	}
 	switch {
 	case maybePoison:
 		return sink.MaybePoison(err)

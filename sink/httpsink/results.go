@@ -33,12 +33,12 @@ const (
 // batch. Results decides, unless the status is an outage.
 //
 // If Results fails, it is not known which events arrived. That is an outage, and never blamed on the batch:
-// its halves would be sent under group_ids that the server does not know, and arrive twice.
-func (s *Sink) readResponse(ctx context.Context, resp *http.Response, r *request, b *buffer.Batch) ([]sink.EventError, error) {
+// its halves would be sent under group_ids that the server does not know, and arrive twice. remember gets an answer that looks wrong.
+func (s *Sink) readResponse(ctx context.Context, resp *http.Response, r *request, b *buffer.Batch, remember *odd) ([]sink.EventError, error) {
 	if outage, _ := s.cfg.classify(resp.StatusCode); s.results == nil || outage {
 		read := s.redactor.read(resp)
 		if s.results == nil && !outage {
-			s.odd.add(&read, len(r.indexes), string(b.Events[r.indexes[0]].AppendIdentity(nil)))
+			remember.add(&read, len(r.indexes), string(b.Events[r.indexes[0]].AppendIdentity(nil)))
 		}
 		return nil, read.classify(s.cfg, b)
 	}

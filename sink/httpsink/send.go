@@ -121,7 +121,7 @@ func (s *Sink) post(ctx context.Context, r *request, b *buffer.Batch, permit per
 	switch {
 	case err == nil:
 		s.observe(resp, permit)
-		return s.readResponse(ctx, resp, r, b)
+		return s.readResponse(ctx, resp, r, b, &s.odd)
 	case written.Load() && !errors.Is(ctx.Err(), context.Canceled):
 		if ctx.Err() != nil {
 			s.transport.CloseIdleConnections() // they may be as dead as this one

@@ -57,6 +57,8 @@ func isPlainAck(text []byte) bool {
 // The err_codes that need a decision; see the server's errors.json.
 const (
 	codeAccountResources jetstream.ErrorCode = 10002
+	codeStorageExceeded  jetstream.ErrorCode = 10047
+	codeStoreFailed      jetstream.ErrorCode = 10077 // mostly because the stream has as many messages or bytes as it may have
 	codeTooLarge         jetstream.ErrorCode = 10054
 	codeHeadersTooLarge  jetstream.ErrorCode = 10097
 	codeSealed           jetstream.ErrorCode = 10109
@@ -72,7 +74,9 @@ func classifyAPIError(err *jetstream.APIError) error {
 	switch err.ErrorCode {
 	case codeTooLarge, codeHeadersTooLarge:
 		return sink.Permanent(err)
-	case codeAccountResources, codeSealed, codeNoLimits, codeDuplicatePending:
+	case codeAccountResources, codeStorageExceeded, codeStoreFailed:
+		return sink.Unavailable(sink.Full(err))
+	case codeSealed, codeNoLimits, codeDuplicatePending:
 		return sink.Unavailable(err)
 	case codeRollupFailed: // the event's own header asked for it
 		return err

@@ -61,6 +61,12 @@ func classify(err error, script bool) (scope, error) {
 	case word == "":
 		return serverScope, sink.Unavailable(err) // no reply
 	case known:
+		switch word {
+		case "NOAUTH", "WRONGPASS", "NOPERM":
+			err = sink.Access(err)
+		case "OOM", "MISCONF":
+			err = sink.Full(err)
+		}
 		return affected, sink.Unavailable(err)
 	case script && !errors.Is(err, sink.ErrUnavailable):
 		return serverScope, sink.Unavailable(err)
