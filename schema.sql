@@ -156,6 +156,7 @@ CREATE TABLE IF NOT EXISTS outbox_relays (
     dead       bigint NOT NULL,
     last_minute bigint NOT NULL,              -- events delivered in the minute before seen_at
     delivered_at timestamptz,                 -- the last delivery
+    latencies  text NOT NULL DEFAULT '',      -- how many of delivered took at most so many seconds since their insert: 0.005:120 0.01:3
     PRIMARY KEY (buffer, sink, owner)
 );
 

@@ -185,7 +185,7 @@ func (o observer) Sent(l *buffer.Lease, took time.Duration) {
 
 func (o observer) Settled(l *buffer.Lease, outcomes []buffer.Outcome, sent bool, took time.Duration) {
 	o.p.health.settled(l, outcomes, sent)
-	o.p.progress.settled(l, outcomes)
+	o.p.progress.settled(l, outcomes, time.Now().Add(-took)) // settling starts when the send is over
 	if sent {
 		o.p.unaccepted.settled(outcomes)
 	}

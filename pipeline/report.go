@@ -29,10 +29,11 @@ type progress struct {
 	mu              sync.Mutex
 	delivered, dead int64
 	last            time.Time // of the last delivery
+	latencies       buffer.Latencies
 }
 
-// settled adds a settled batch.
-func (p *progress) settled(l *buffer.Lease, outcomes []buffer.Outcome) {
+// settled adds a settled batch, which was sent at a local time.
+func (p *progress) settled(l *buffer.Lease, outcomes []buffer.Outcome, sent time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for i := range outcomes {
@@ -44,6 +45,7 @@ func (p *progress) settled(l *buffer.Lease, outcomes []buffer.Outcome) {
 		case buffer.Delivered:
 			p.delivered += events
 			p.last = time.Now()
+			l.EachLatency(outcomes[i].IDs, sent, p.latencies.Add)
 		case buffer.Dead:
 			p.dead += events
 		case buffer.Retry:
@@ -51,10 +53,10 @@ func (p *progress) settled(l *buffer.Lease, outcomes []buffer.Outcome) {
 	}
 }
 
-func (p *progress) read() (delivered, dead int64, last time.Time) {
+func (p *progress) read() (delivered, dead int64, last time.Time, latencies buffer.Latencies) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.delivered, p.dead, p.last
+	return p.delivered, p.dead, p.last, p.latencies
 }
 
 // reporter tells operators what a process does: it logs a line a minute, and writes the same into the database, if the queue is a
@@ -143,7 +145,7 @@ func (r *reporter) report() buffer.RelayReport {
 		return report
 	}
 	var last time.Time
-	report.Delivered, report.Dead, last = r.progress.read()
+	report.Delivered, report.Dead, last, report.Latencies = r.progress.read()
 	// Less the count of a minute ago, or of the start.
 	report.LastMinute = report.Delivered - r.counts[r.ticks%ticksPerMinute]
 	if !last.IsZero() {

@@ -58,7 +58,13 @@ func TestReporter(t *testing.T) {
 		<-time.After(d)
 		synctest.Wait()
 	}
-	batch := &buffer.Lease{Batch: buffer.Batch{Events: make([]outbox.Event, 7)}}
+	batchNow := func() *buffer.Lease {
+		l := &buffer.Lease{Batch: buffer.Batch{Events: make([]outbox.Event, 7)}, ClaimedAt: time.Now(), ClaimedLocal: time.Now()}
+		for i := range l.Events {
+			l.Events[i].ID, l.Events[i].CreatedAt = int64(i+1), time.Now()
+		}
+		return l
+	}
 
 	run("Idle", func(t *testing.T, h *harness) {
 		stop := h.start(t.Context())
@@ -74,16 +80,19 @@ func TestReporter(t *testing.T) {
 	run("Deliveries", func(t *testing.T, h *harness) {
 		defer h.start(t.Context())()
 		wait(36 * time.Second) // the last report was five seconds ago
-		h.progress.settled(batch, []buffer.Outcome{{Verdict: buffer.Delivered, IDs: []int64{1, 2, 3, 4, 5}}, {Verdict: buffer.Dead, IDs: []int64{6}}, {Verdict: buffer.Retry, IDs: []int64{7}}})
+		h.progress.settled(batchNow(), []buffer.Outcome{{Verdict: buffer.Delivered, IDs: []int64{1, 2, 3, 4, 5}}, {Verdict: buffer.Dead, IDs: []int64{6}}, {Verdict: buffer.Retry, IDs: []int64{7}}}, time.Now().Add(time.Minute))
 		wait(2 * time.Second)
 		if last := h.to.last(); last.Delivered != 5 || last.Dead != 1 || last.LastMinute != 5 || last.LastDelivery < 0 || last.LastDelivery > 2*time.Second {
 			t.Errorf("two seconds later the report is %+v", last)
 		}
 		wait(4 * time.Second)
-		h.progress.settled(batch, []buffer.Outcome{{Verdict: buffer.Delivered}})
+		h.progress.settled(batchNow(), []buffer.Outcome{{Verdict: buffer.Delivered}}, time.Now().Add(time.Minute))
 		wait(50 * time.Second)
 		if last := h.to.last(); last.Delivered != 12 || last.LastMinute != 12 && last.LastMinute != 7 {
 			t.Errorf("within the minute the report is %+v", last)
+		}
+		if last := h.to.last(); last.Latencies.String() != "60:12" {
+			t.Errorf("the latencies are %v; want twelve of a minute", last.Latencies)
 		}
 		wait(time.Minute)
 		if last := h.to.last(); last.Delivered != 12 || last.LastMinute != 0 || last.LastDelivery < time.Minute {
@@ -142,12 +151,12 @@ func TestReporter(t *testing.T) {
 		o := observer{noObserver{}, &Pipeline{}}
 		h.notices = &o.p.notices
 		defer h.start(t.Context())()
-		o.Sent(batch, 20*time.Second)
+		o.Sent(batchNow(), 20*time.Second)
 		wait(10 * time.Second)
 		if got, want := h.to.last().Notice, "the sink is slow to answer: the last send took 20s"; got != want {
 			t.Errorf("the notice is %q, want %q", got, want)
 		}
-		o.Sent(batch, slowAfter-time.Millisecond)
+		o.Sent(batchNow(), slowAfter-time.Millisecond)
 		wait(10 * time.Second)
 		if got := h.to.last().Notice; got != "" {
 			t.Errorf("when the sink is fast again the notice is %q", got)

@@ -4,11 +4,12 @@ import (
 	"runtime"
 	"runtime/debug"
 	"slices"
-	"sync"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	dto "github.com/prometheus/client_model/go"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // label is the label of every metric of a pipeline. sinkLabel is that of one of several sinks; where it is empty, it is left out:
@@ -18,11 +19,8 @@ const (
 	sinkLabel = "sink"
 )
 
-// The buckets for claims, sends and settles, and for the delivery latency, in seconds.
-var (
-	durations = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
-	latencies = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 6 * 3600}
-)
+// durations are the buckets for claims, sends and settles, in seconds.
+var durations = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
 
 // Metrics are the Prometheus metrics of a process. Safe for concurrent use.
 type Metrics struct {
@@ -32,9 +30,6 @@ type Metrics struct {
 	claim, send, settle *prometheus.HistogramVec
 	latency             *prometheus.HistogramVec
 	xminHorizon         *prometheus.GaugeVec
-
-	mu        sync.Mutex
-	latencies map[[2]string]prometheus.Metric // by pipeline and sink
 }
 
 // NewMetrics returns metrics with a registry of their own and the metrics of the
@@ -47,7 +42,6 @@ func NewMetrics(version string) *Metrics {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{label, sinkLabel})
 	}
 	m := &Metrics{
-		latencies: map[[2]string]prometheus.Metric{},
 		registry:  prometheus.NewRegistry(),
 		delivered: counter("relay_events_delivered_total", "Events that were delivered and deleted from the buffer."),
 		dead:      counter("relay_events_dead_total", "Events that became dead letters."),
@@ -59,7 +53,7 @@ func NewMetrics(version string) *Metrics {
 		send:   histogram("relay_send_seconds", "Duration of sends, successful or not.", durations),
 		settle: histogram("relay_settle_seconds", "Duration of settles, which write the outcomes of a batch.", durations),
 		latency: histogram("relay_delivery_latency_seconds", "Time from the insert of an event to its delivery, by the database's clock. "+
-			"Events whose delete was repeated are not counted.", latencies),
+			"Events whose delete was repeated are not counted.", buffer.LatencyBounds()),
 	}
 	m.xminHorizon = prometheus.NewGaugeVec(prometheus.GaugeOpts{
 		Name: "relay_source_xmin_horizon_seconds",
@@ -91,19 +85,13 @@ func buildInfo(version string) prometheus.Collector {
 // single one. It must be called once for each pipeline and sink.
 func (m *Metrics) Observer(pipeline, sink string) *Observer {
 	m.VacuumObserver(pipeline).reset()
-	latency := m.latency.WithLabelValues(pipeline, sink)
-	if metric, ok := latency.(prometheus.Metric); ok {
-		m.mu.Lock()
-		m.latencies[[2]string{pipeline, sink}] = metric
-		m.mu.Unlock()
-	}
 	batches := m.batches.MustCurryWith(prometheus.Labels{label: pipeline, sinkLabel: sink})
 	return &Observer{
 		delivered: m.delivered.WithLabelValues(pipeline, sink), dead: m.dead.WithLabelValues(pipeline, sink),
 		deliveredBatches: batches.WithLabelValues("delivered"), retryBatches: batches.WithLabelValues("retry"),
 		splitBatches: batches.WithLabelValues("split"), buriedBatches: batches.WithLabelValues("buried"),
 		claim: m.claim.WithLabelValues(pipeline, sink), send: m.send.WithLabelValues(pipeline, sink), settle: m.settle.WithLabelValues(pipeline, sink),
-		latency: latency,
+		latency: m.latency.WithLabelValues(pipeline, sink),
 	}
 }
 

@@ -221,7 +221,7 @@ func TestObserver_Latency(t *testing.T) {
 	i := slices.IndexFunc(h, func(m *dto.Metric) bool { return m.GetLabel()[0].GetValue() == "orders" })
 	var sum float64
 	want := map[float64]uint64{}
-	for _, bound := range latencies {
+	for _, bound := range buffer.LatencyBounds() {
 		n := 0
 		for age := range 120 {
 			if float64(age) < bound {
@@ -247,7 +247,7 @@ func TestObserver_Latency(t *testing.T) {
 	if mean := h[i].GetHistogram().GetSampleSum(); math.Abs(mean-sum) > 10 {
 		t.Errorf("the sum is %v, want %v", mean, sum)
 	}
-	if keys := slices.Collect(maps.Keys(got)); len(keys) != len(latencies) {
+	if keys := slices.Collect(maps.Keys(got)); len(keys) != len(buffer.LatencyBounds()) {
 		t.Errorf("%d buckets", len(keys))
 	}
 }

@@ -40,9 +40,7 @@ func (o *Observer) Settled(b *buffer.Lease, outcomes []buffer.Outcome, _ bool, t
 		switch to.Verdict {
 		case buffer.Delivered:
 			delivered += events
-			if !b.DeliveryRecorded() { // the time of a recorded delivery is unknown
-				o.observeLatency(b, to.IDs, sent)
-			}
+			b.EachLatency(to.IDs, sent, func(took time.Duration) { o.latency.Observe(took.Seconds()) })
 		case buffer.Dead:
 			dead += events
 		case buffer.Retry:
@@ -60,24 +58,5 @@ func (o *Observer) Settled(b *buffer.Lease, outcomes []buffer.Outcome, _ bool, t
 		o.retryBatches.Inc()
 	default:
 		o.deliveredBatches.Inc()
-	}
-}
-
-// observeLatency adds the ages of the events that ids names in ascending order, nil for all, delivered at a
-// local time.
-func (o *Observer) observeLatency(b *buffer.Lease, ids []int64, delivered time.Time) {
-	now := b.ClaimedAt.Add(delivered.Sub(b.ClaimedLocal)) // by the database's clock
-	for i := range b.Events {
-		e := &b.Events[i]
-		if ids != nil {
-			if len(ids) == 0 {
-				return
-			}
-			if e.ID != ids[0] {
-				continue
-			}
-			ids = ids[1:]
-		}
-		o.latency.Observe(max(0, now.Sub(e.CreatedAt)).Seconds())
 	}
 }

@@ -26,6 +26,8 @@ type RelayReport struct {
 	// Delivered and Dead count events since it started.
 	Delivered int64 `json:"delivered"`
 	Dead      int64 `json:"dead"`
+	// Latencies are those of the delivered ones.
+	Latencies buffer.Latencies `json:"-"`
 	// NotReady is why it makes no progress.
 	NotReady string `json:"not_ready,omitempty"`
 	// NotReadyClass is database, sink, stalled or refusing, as in /readyz, and NotReadySeconds how long it has been so.
@@ -72,7 +74,7 @@ func relayReports(all []buffer.Relay, redact func(string) string) (reports []Rel
 	for i := range all {
 		r := &all[i]
 		one := RelayReport{
-			Owner: r.Owner, Sink: r.Sink, Version: r.Version, Running: r.Runs(), Stopped: r.Stopped, Delivered: r.Delivered, Dead: r.Dead,
+			Owner: r.Owner, Sink: r.Sink, Version: r.Version, Running: r.Runs(), Stopped: r.Stopped, Delivered: r.Delivered, Dead: r.Dead, Latencies: r.Latencies,
 			SeenSeconds: r.Seen.Round(time.Millisecond).Seconds(), UptimeSeconds: r.Uptime.Round(time.Millisecond).Seconds(),
 		}
 		if one.Running {

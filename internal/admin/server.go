@@ -80,9 +80,6 @@ func (s *Server) Pipelines() []Pipeline {
 	return all
 }
 
-// Metrics are those of the endpoint.
-func (s *Server) Metrics() *Metrics { return s.metrics }
-
 // Listen opens the address, host:port, for [Server.Run].
 func Listen(ctx context.Context, address string) (net.Listener, error) {
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", address)

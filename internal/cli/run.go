@@ -49,7 +49,7 @@ func (a *app) run(cfg *config.Config) error {
 		return err
 	}
 	e, err := engine.Open(cfg, engine.Config{
-		Version: shortVersion(), Stdout: a.stdout, Log: log, Level: level, Redact: a.redact, TLS: certificate,
+		Version: shortVersion(), Stdout: a.stdout, Log: log, Level: level, Redact: a.redact, ForFile: a.forFile, TLS: certificate,
 		OnShutdown: func(cause error) {
 			log.Info("finishing batches in flight, another signal exits immediately", "cause", cause)
 		},

@@ -17,6 +17,7 @@ import (
 	"github.com/outboxrelay/relay/internal/access"
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/audit"
+	"github.com/outboxrelay/relay/internal/diagnosis"
 	"github.com/outboxrelay/relay/internal/preview"
 )
 
@@ -28,8 +29,6 @@ type Source interface {
 	Changed(pipeline string)
 	// Pipelines are those of this process, in order.
 	Pipelines() []admin.Pipeline
-	// Metrics are those of this process.
-	Metrics() *admin.Metrics
 }
 
 // Config of the console.
@@ -45,6 +44,10 @@ type Config struct {
 	Previews []preview.Pipeline
 	// Redact removes secrets from texts that may quote servers.
 	Redact func(text string) string
+	// ForFile names the configuration file in commands that users can paste; nil changes nothing.
+	ForFile func(text string) string
+	// Diagnose checks all databases and sinks of this process, as relay doctor does; every text goes through clean.
+	Diagnose func(ctx context.Context, clean func(string) string) diagnosis.Report
 	// Audit gets everything that somebody changes; required.
 	Audit *audit.Log
 	// Level is the log's, to change for a while; nil: it is not the relay's to change.
@@ -59,7 +62,10 @@ type Console struct {
 	history *history
 	live    *live
 	level   *logLevel
+	doctor  *doctor
 	inUse   atomic.Bool
+	// rendered are the rows of the overview as they were rendered last, by id: most of them are the same a second later. Run owns it.
+	rendered map[string]renderedRow
 }
 
 //go:embed templates/*.html
@@ -73,10 +79,13 @@ func New(c Config) *Console {
 	if c.Redact == nil {
 		c.Redact = func(text string) string { return text }
 	}
+	if c.ForFile == nil {
+		c.ForFile = func(text string) string { return text }
+	}
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
-	s := &Console{config: c, mux: http.NewServeMux(), history: newHistory(), live: newLive(), level: newLogLevel(c.Level)}
+	s := &Console{config: c, mux: http.NewServeMux(), history: newHistory(), live: newLive(), level: newLogLevel(c.Level), doctor: newDoctor()}
 	assets, err := fs.Sub(assetFiles, "assets")
 	if err != nil { // cannot happen
 		panic(err)
@@ -102,6 +111,7 @@ func New(c Config) *Console {
 	s.page("GET /dead", s.deadList)
 	s.page("GET /dead/{pipeline}/{id}", s.deadShow)
 	s.page("GET /dead/{pipeline}/{id}/edit", s.deadEditForm)
+	s.page("GET /doctor", s.doctorPage)
 	s.page("GET /try", s.tryIt)
 	s.mux.Handle("POST /pipelines/{name}/retry", s.config.Guard.ProtectChange(s.retryNow, s.denied()))
 	s.mux.Handle("POST /pipelines/{name}/pause", s.config.Guard.ProtectChange(s.pauseChange(false), s.denied()))
@@ -173,7 +183,7 @@ func root(r *http.Request) string {
 type page struct {
 	Root    string
 	Title   string
-	Section string // overview, batches, dead, try or activity
+	Section string // overview, batches, dead, doctor, try or activity
 	User    access.User
 	Session bool // somebody is logged in
 	Version string
@@ -185,7 +195,7 @@ var layouts = func() map[string]*template.Template {
 	base := template.Must(template.New("layout.html").Funcs(functions).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html"))
 	all := map[string]*template.Template{}
 	for _, name := range []string{
-		"overview", "pipeline", "batches", "batch", "batch_confirm", "dead", "dead_show", "dead_edit", "dead_edit_confirm", "dead_confirm", "try",
+		"overview", "pipeline", "batches", "batch", "batch_confirm", "dead", "dead_show", "dead_edit", "dead_edit_confirm", "dead_confirm", "try", "doctor",
 		"retry_confirm", "pause_confirm", "activity", "level_confirm", "login", "error",
 	} {
 		all[name] = template.Must(template.Must(base.Clone()).ParseFS(templateFiles, "templates/"+name+".html"))
@@ -197,10 +207,10 @@ var functions = template.FuncMap{
 	"count":   admin.Count,
 	"pending": admin.Pending,
 	"age":     func(seconds float64) string { return admin.Age(time.Duration(seconds * float64(time.Second))) },
-	"oldest":  func(pending int64, seconds *float64) string { return admin.Oldest(pending, seconds, "–") },
 	"rate":    rateText,
 	"utc":     func(at time.Time) string { return at.UTC().Format(time.RFC3339) },
 	"rest":    func(total int64, shown int) int64 { return total - int64(shown) },
+	"command": isCommand,
 	"clock":   func(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 UTC") },
 	"plural": func(n any, one, many string) string {
 		if fmt.Sprint(n) == "1" {

@@ -5,6 +5,7 @@
 //	/batches                 live batches: with whom, until when, why they wait; retry and division of one
 //	/dead                    dead letters: by error, filtered; replay and discard of some or all
 //	/dead/{pipeline}/{id}    the dead letters of one event; edit and replay
+//	/doctor                  what relay doctor finds, with the fixes; what blocks vacuum
 //	/try                     the requests that events would make, and what an answer means
 //	/activity                what users did at this process, and the level of its log
 //	/login, /logout          a session for a token
@@ -18,6 +19,6 @@
 // # Figures
 //
 // A sampler reads the status of all pipelines every ten seconds, and every second while a browser shows the overview. It keeps an hour in
-// steps of ten seconds and a day in steps of four minutes, in memory: see history. What is delivered a second is added up over
-// all relays of a database, because they report to it; latencies are those of this process.
+// steps of ten seconds and a day in steps of four minutes, in memory: see history. What is delivered a second, and how long it took, is
+// added up over all relays of a database, because they report to it.
 package console

@@ -1,11 +1,12 @@
 package console
 
 import (
+	"html/template"
 	"math"
 	"sync"
 	"time"
 
-	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 const (
@@ -74,8 +75,13 @@ type series struct {
 	now       point
 
 	at        time.Time
-	delivered map[string]int64 // by owner, at that time
-	latency   []uint64         // cumulative counts of the histogram's buckets
+	delivered map[string]int64            // by owner, at that time
+	latencies map[string]buffer.Latencies // by owner, at that time
+
+	// spark is the sparkline of the hour, at the slot sparkSlot, after the observation at sparkAt.
+	spark     template.HTML
+	sparkSlot int64
+	sparkAt   time.Time
 }
 
 // history keeps the figures of all pipelines. It is safe for concurrent use.
@@ -91,8 +97,8 @@ type observation struct {
 	pending   int64
 	oldest    *float64
 	dead      int64
-	delivered map[string]int64 // by owner, since each process started
-	latency   admin.Histogram  // of this process
+	delivered map[string]int64            // by owner, since each process started
+	latencies map[string]buffer.Latencies // by owner, since each process started
 }
 
 // minInterval is how long two observations must be apart for a rate. Relays report their counts every five seconds at the most.
@@ -117,9 +123,10 @@ func (h *history) add(key seriesKey, at time.Time, o observation) {
 	if since := at.Sub(s.at); s.at.IsZero() || since >= minInterval-time.Second/2 {
 		if !s.at.IsZero() {
 			s.now.PerSecond = float32(float64(added(s.delivered, o.delivered)) / since.Seconds())
-			s.now.P50, s.now.P99 = float32(o.latency.Quantile(.5, s.latency)), float32(o.latency.Quantile(.99, s.latency))
+			took := addedLatencies(s.latencies, o.latencies)
+			s.now.P50, s.now.P99 = float32(took.Quantile(.5)), float32(took.Quantile(.99))
 		}
-		s.at, s.delivered, s.latency = at, o.delivered, o.latency.Counts
+		s.at, s.delivered, s.latencies = at, o.delivered, o.latencies
 	}
 	s.hour.add(at, s.now)
 	s.day.add(at, s.now)
@@ -135,6 +142,16 @@ func added(before, now map[string]int64) (n int64) {
 	return n
 }
 
+// addedLatencies are those of the deliveries that added counts.
+func addedLatencies(before, now map[string]buffer.Latencies) (sum buffer.Latencies) {
+	for owner, counts := range now {
+		if then, known := before[owner]; known {
+			sum = sum.Plus(counts.Since(then))
+		}
+	}
+	return sum
+}
+
 // now returns the latest figures; false if there are none.
 func (h *history) now(key seriesKey) (point, bool) {
 	h.mu.Lock()
@@ -143,6 +160,25 @@ func (h *history) now(key seriesKey) (point, bool) {
 		return s.now, true
 	}
 	return unknownPoint, false
+}
+
+// sparkline draws the deliveries of the last hour, anew when they changed.
+func (h *history) sparkline(key seriesKey, now time.Time) template.HTML {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	s, slot := h.all[key], now.UnixNano()/int64(hourStep)
+	if s == nil {
+		return ""
+	}
+	if s.sparkSlot != slot || !s.sparkAt.Equal(s.at) {
+		_, points := s.hour.read(now)
+		values := make([]float32, len(points))
+		for i := range points {
+			values[i] = points[i].PerSecond
+		}
+		s.spark, s.sparkSlot, s.sparkAt = sparkline(values), slot, s.at
+	}
+	return s.spark
 }
 
 // read returns the points of the last hour, or day, up to now.

@@ -3,7 +3,6 @@ package console
 import (
 	"bytes"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"sync"
 	"time"
@@ -17,7 +16,9 @@ type live struct {
 	mu       sync.Mutex
 	watchers int
 	closed   bool
-	parts    map[string]string // the HTML of each element of the overview, by its id
+	parts    map[string]string // the HTML of each element of the overview, by its id; not changed any more
+	version  int               // of the parts
+	event    []byte            // what changed from the version before: most browsers have that one
 	changed  chan struct{}     // closed when parts change
 	since    map[string]time.Time
 }
@@ -36,7 +37,9 @@ func (l *live) watched() bool {
 func (l *live) publish(parts map[string]string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.event = changes(l.parts, parts)
 	l.parts = parts
+	l.version++
 	close(l.changed)
 	l.changed = make(chan struct{})
 }
@@ -107,7 +110,10 @@ func (s *Console) serveLive(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Accel-Buffering", "no")
 	keepAlive := time.NewTicker(liveKeepAlive)
 	defer keepAlive.Stop()
-	sent := map[string]string{}
+	var (
+		sent    map[string]string // the parts that the browser has
+		version int
+	)
 	send := func(text []byte) bool {
 		_ = control.SetWriteDeadline(time.Now().Add(liveTimeout))
 		if _, err := w.Write(text); err != nil {
@@ -120,13 +126,19 @@ func (s *Console) serveLive(w http.ResponseWriter, r *http.Request) {
 	}
 	for {
 		l.mu.Lock()
-		parts, changed, closed := l.parts, l.changed, l.closed
+		parts, now, event, changed, closed := l.parts, l.version, l.event, l.changed, l.closed
 		l.mu.Unlock()
 		if closed {
 			return
 		}
-		if text := diff(sent, parts); text != nil && !send(text) {
-			return
+		if now != version && parts != nil {
+			if sent == nil || now != version+1 {
+				event = changes(sent, parts)
+			}
+			sent, version = parts, now
+			if event != nil && !send(event) {
+				return
+			}
 		}
 		if _, ok := s.config.Guard.User(r); !ok { // the session is over
 			return
@@ -143,29 +155,29 @@ func (s *Console) serveLive(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// diff returns an event with what changed since sent, which it updates; nil if nothing did.
-func diff(sent, parts map[string]string) []byte {
-	changes := map[string]any{}
-	for id, html := range parts {
-		if was, known := sent[id]; !known || was != html {
-			changes[id] = html
-			sent[id] = html
+// changes returns an event with what changed; nil if nothing did.
+func changes(before, now map[string]string) []byte {
+	changed := map[string]any{}
+	for id, html := range now {
+		if was, known := before[id]; !known || was != html {
+			changed[id] = html
 		}
 	}
-	for id := range sent {
-		if _, still := parts[id]; !still && parts != nil {
-			changes[id] = nil
-			delete(sent, id)
+	for id := range before {
+		if _, still := now[id]; !still {
+			changed[id] = nil
 		}
 	}
-	if len(changes) == 0 {
-		return nil
-	}
-	text, err := json.Marshal(changes)
-	if err != nil { // cannot happen
+	if len(changed) == 0 {
 		return nil
 	}
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "data: %s\n\n", text)
+	b.WriteString("data: ")
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(changed); err != nil { // cannot happen
+		return nil
+	}
+	b.WriteByte('\n') // Encode has written one
 	return b.Bytes()
 }

@@ -23,12 +23,18 @@ type row struct {
 	Class               string // of the state: good, bad, or "" for idle
 	Error               string // why its figures are unknown
 	Pending             int64
-	Oldest              *float64
+	Oldest              string
 	PerSecond, P50, P99 string
 	Dead                int64
 	DeadLink            string
 	Chart               template.HTML
 	IsSink              bool
+}
+
+// renderedRow is a row and its HTML.
+type renderedRow struct {
+	row  row
+	html string
 }
 
 // overviewData is what the overview shows.
@@ -57,10 +63,10 @@ type relayRow struct {
 // maxProblems is how many problems the overview shows.
 const maxProblems = 30
 
-// overviewOf puts together what the overview shows.
-func (s *Console) overviewOf(report *admin.Report) overviewData {
+// overviewOf puts together what the overview shows; all are the problems of the report.
+func (s *Console) overviewOf(report *admin.Report, all []problem) overviewData {
 	now := time.Now()
-	d := overviewData{At: now, Problems: problems(s, report), Relays: s.relayRows(report)}
+	d := overviewData{At: now, Problems: all, Relays: s.relayRows(report)}
 	s.live.setSince(now, d.Problems)
 	bad := map[string]bool{}
 	stopped := 0
@@ -117,7 +123,7 @@ func (s *Console) rowsOf(p *admin.PipelineReport, bad map[string]bool, now time.
 		return text, ""
 	}
 	one := row{
-		ID: "row-" + p.Name, Pipeline: p.Name, Link: pipelineLink(p.Name), Pending: p.Pending, Oldest: p.OldestPendingSeconds,
+		ID: "row-" + p.Name, Pipeline: p.Name, Link: pipelineLink(p.Name), Pending: p.Pending, Oldest: admin.Oldest(p.Pending, p.OldestPendingSeconds, "–"),
 		Dead: p.Dead, DeadLink: deadLink(p.Name, ""),
 	}
 	one.State, one.Class = state(p.State, p.Name+"/")
@@ -126,7 +132,7 @@ func (s *Console) rowsOf(p *admin.PipelineReport, bad map[string]bool, now time.
 	for i := range p.Sinks {
 		of := &p.Sinks[i]
 		one := row{
-			ID: "row-" + p.Name + "/" + of.Name, Pipeline: p.Name, Sink: of.Name, Link: pipelineLink(p.Name), Pending: of.Pending, Oldest: of.OldestPendingSeconds,
+			ID: "row-" + p.Name + "/" + of.Name, Pipeline: p.Name, Sink: of.Name, Link: pipelineLink(p.Name), Pending: of.Pending, Oldest: admin.Oldest(of.Pending, of.OldestPendingSeconds, "–"),
 			Dead: of.Dead, DeadLink: deadLink(p.Name, of.Name), IsSink: true,
 		}
 		one.State, one.Class = state(of.State, p.Name+"/"+of.Name)
@@ -145,12 +151,7 @@ func (s *Console) addFigures(r *row, key seriesKey, now time.Time) {
 		}
 		r.P50, r.P99 = latencyText(p.P50), latencyText(p.P99)
 	}
-	_, _, points := s.history.read(key, false, now)
-	values := make([]float32, len(points))
-	for i := range points {
-		values[i] = points[i].PerSecond
-	}
-	r.Chart = sparkline(values)
+	r.Chart = s.history.sparkline(key, now)
 }
 
 func latencyText(seconds float32) string {
@@ -252,12 +253,12 @@ func (s *Console) relayRows(report *admin.Report) []relayRow {
 // overview serves the first page.
 func (s *Console) overview(w http.ResponseWriter, r *http.Request) {
 	report := s.config.Source.Report(r.Context())
-	s.render(w, r, http.StatusOK, "overview", "overview", "Overview", s.overviewOf(&report))
+	s.render(w, r, http.StatusOK, "overview", "overview", "Overview", s.overviewOf(&report, problems(s, &report)))
 }
 
-// overviewParts renders the elements of the overview that change, by id.
-func (s *Console) overviewParts(ctx context.Context, report *admin.Report) map[string]string {
-	d := s.overviewOf(report)
+// overviewParts renders the elements of the overview that change, by id. Only Run calls it.
+func (s *Console) overviewParts(ctx context.Context, report *admin.Report, all []problem) map[string]string {
+	d := s.overviewOf(report, all)
 	parts := map[string]string{}
 	t := layouts["overview"]
 	add := func(id, name string, data any) {
@@ -270,8 +271,16 @@ func (s *Console) overviewParts(ctx context.Context, report *admin.Report) map[s
 	}
 	add("problems", "problems", &d)
 	add("relays", "relays", &d)
+	rendered := make(map[string]renderedRow, len(d.Rows))
 	for i := range d.Rows {
-		add(d.Rows[i].ID, "row", &d.Rows[i])
+		r := &d.Rows[i]
+		if before, ok := s.rendered[r.ID]; ok && before.row == *r {
+			parts[r.ID] = before.html
+		} else {
+			add(r.ID, "row", r)
+		}
+		rendered[r.ID] = renderedRow{*r, parts[r.ID]}
 	}
+	s.rendered = rendered
 	return parts
 }

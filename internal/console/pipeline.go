@@ -34,7 +34,7 @@ func (s *Console) pipeline(w http.ResponseWriter, r *http.Request) {
 	}
 	report := s.config.Source.Report(r.Context())
 	d := pipelineData{Name: name, Sinks: []string{""}, Done: r.URL.Query().Get("done")}
-	all := s.overviewOf(&report)
+	all := s.overviewOf(&report, problems(s, &report))
 	for _, one := range all.each {
 		if one.Pipeline == name {
 			d.Problems = append(d.Problems, one)

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -8,6 +9,8 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/sink"
 )
 
 // problem is something that is wrong with a pipeline: what, since when, what happens by itself, and what to do.
@@ -18,6 +21,8 @@ type problem struct {
 	Title, Detail string
 	// Alone is what the relay does about it by itself; Do is what a person can do.
 	Alone, Do string
+	// Fix is a command or statement to copy; "" if there is none.
+	Fix string
 	// Link leads to a page about it, from the overview, and LinkText says which; "" if none does.
 	Link, LinkText string
 	// Others are more pipelines, or sinks, with the same problem; see grouped.
@@ -77,7 +82,7 @@ func grouped(all []problem) []problem {
 	return groups
 }
 
-// classProblem says what the class of a readiness error means.
+// classProblem says what the class of a readiness error means; access and full are kinds of outages of the sink.
 var classProblem = map[string]struct{ title, alone, do string }{
 	"database": {
 		"database does not work", "The relay tries again every second. Events are safe in their table or at their sink; nothing is sent twice or lost.",
@@ -87,13 +92,21 @@ var classProblem = map[string]struct{ title, alone, do string }{
 		"sink unavailable", "Events wait, none becomes a dead letter. The relay probes the sink about every second and continues when it answers.",
 		"Check that the sink runs, that it answers within its timeout, and that its url, credentials and address (stream, subject, path) are right. A relay reads relay.yaml and secrets at its start: restart it after a change.",
 	},
+	"access": {
+		"sink does not accept the credentials", "Events wait, none becomes a dead letter. The relay tries again every few seconds.",
+		"Find out whether the token, key or password was changed, has expired, or lost its rights. A relay reads relay.yaml and secrets at its start: correct them, then restart the relay.",
+	},
+	"full": {
+		"sink is full", "Events wait, none becomes a dead letter. The relay tries again every few seconds, and continues when there is space.",
+		"Make space at the sink: raise its limit (maxmemory, the limits of the stream, the disk), or find out why its consumers are behind or stopped.",
+	},
 	"refusing": {
 		"sink refuses everything", "One batch at a time is tried, every 1 to 5 seconds. With the first success everything that waits is sent. Events that are refused alone retry.max_attempts times become dead letters.",
 		"Read what the sink says: a wrong key or path looks like this. Correct relay.yaml and restart the relay.",
 	},
 	"stalled": {
 		"stands still", "The relay keeps trying.",
-		"Run relay doctor.",
+		"See what doctor finds.",
 	},
 }
 
@@ -108,14 +121,24 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 	for _, p := range s.config.Source.Pipelines() {
 		for _, n := range p.NotReady() {
 			one := classProblem[n.Class]
+			switch {
+			case errors.Is(n.Err, sink.ErrAccess):
+				one = classProblem["access"]
+			case errors.Is(n.Err, sink.ErrFull):
+				one = classProblem["full"]
+			}
 			if notReady[n.Pipeline] && n.Class == "database" {
 				continue
 			}
 			notReady[n.Pipeline+"/"+n.Sink] = true
-			all = append(all, problem{
+			found := problem{
 				Pipeline: n.Pipeline, Sink: n.Sink, Title: one.title, Detail: s.config.Redact(n.Err.Error()), Alone: one.alone, Do: one.do,
 				Link: pipelineLink(n.Pipeline), LinkText: "what waits",
-			})
+			}
+			if n.Class == buffer.NotReadyDatabase || n.Class == buffer.NotReadyStalled {
+				found.Link, found.LinkText = "doctor", "what doctor finds"
+			}
+			all = append(all, found)
 		}
 	}
 	for i := range report.Pipelines {
@@ -131,6 +154,17 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 		return -1
 	})
 	return all
+}
+
+// blockerTitle says what blocks vacuum.
+func blockerTitle(b *admin.BlockerReport) string {
+	switch b.Kind {
+	case string(buffer.BlockedByTransaction):
+		return "a forgotten transaction blocks vacuum"
+	case string(buffer.BlockedBySlot):
+		return "a replication slot blocks vacuum"
+	}
+	return "a " + b.Kind + " blocks vacuum"
 }
 
 func pipelineLink(name string) string { return "pipelines/" + url.PathEscape(name) }
@@ -194,8 +228,9 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 	}
 	if p.VacuumBlockedBy != nil {
 		add(problem{
-			Title: "a transaction blocks vacuum", Detail: p.VacuumBlockedBy.Text, Warning: true,
-			Alone: "The relay is not slowed down, but the database's tables grow.", Do: "End that transaction; relay doctor prints the statement.",
+			Title: blockerTitle(p.VacuumBlockedBy), Detail: p.VacuumBlockedBy.Text, Warning: true,
+			Alone: "Nothing ends it. The relay is not slowed down, but the database's tables grow.",
+			Do:    "Find out whose it is, and end it:", Fix: p.VacuumBlockedBy.Fix, Link: "doctor", LinkText: "all that block vacuum",
 		})
 	}
 	if p.Hook != nil {
@@ -209,8 +244,8 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 	if p.Dead > 0 {
 		add(problem{
 			Title: fmt.Sprintf("%s dead letter%s", admin.Count(p.Dead), map[bool]string{true: "", false: "s"}[p.Dead == 1]), Warning: true,
-			Alone: "Nothing: they stay until somebody replays or discards them.", Do: "Look at their errors, correct the cause, then replay them.",
-			Link: "dead?pipeline=" + url.QueryEscape(p.Name), LinkText: "dead letters",
+			Alone: "Nothing: they stay until somebody replays or discards them.", Do: "See which errors and topics they have, correct the cause, then replay them.",
+			Link: "dead?pipeline=" + url.QueryEscape(p.Name), LinkText: "errors and topics",
 		})
 	}
 	return all

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // liveEvery is how often the status is read while a browser shows the overview; otherwise every hourStep.
@@ -28,8 +29,10 @@ func (s *Console) Run(ctx context.Context) error {
 			}
 			sampled = now
 			s.sample(now, &report)
+			all := problems(s, &report)
+			s.live.observe(now, all)
 			if s.live.watched() {
-				s.live.publish(s.overviewParts(ctx, &report))
+				s.live.publish(s.overviewParts(ctx, &report, all))
 			}
 		}
 		select {
@@ -45,29 +48,25 @@ func (s *Console) Run(ctx context.Context) error {
 func (s *Console) sample(now time.Time, report *admin.Report) {
 	for i := range report.Pipelines {
 		p := &report.Pipelines[i]
-		byOwner := func(of func(sink string) bool) map[string]int64 {
-			counts := map[string]int64{}
-			for j := range p.Relays {
-				if r := &p.Relays[j]; r.Running && of(r.Sink) {
-					counts[r.Owner+" "+r.Sink] = r.Delivered
-				}
-			}
-			return counts
-		}
-		all := observation{
-			pending: p.Pending, oldest: p.OldestPendingSeconds, dead: p.Dead, delivered: byOwner(func(string) bool { return true }),
-			latency: s.config.Source.Metrics().Latency(p.Name, ""),
-		}
+		all := observation{pending: p.Pending, oldest: p.OldestPendingSeconds, dead: p.Dead}
+		all.relays(p, func(string) bool { return true })
 		for j := range p.Sinks {
 			one := &p.Sinks[j]
-			o := observation{
-				pending: one.Pending, oldest: one.OldestPendingSeconds, dead: one.Dead,
-				delivered: byOwner(func(sink string) bool { return sink == one.Name }), latency: s.config.Source.Metrics().Latency(p.Name, one.Name),
-			}
+			o := observation{pending: one.Pending, oldest: one.OldestPendingSeconds, dead: one.Dead}
+			o.relays(p, func(sink string) bool { return sink == one.Name })
 			s.history.add(seriesKey{p.Name, one.Name}, now, o)
-			all.latency = all.latency.Plus(o.latency)
 		}
 		s.history.add(seriesKey{pipeline: p.Name}, now, all)
 	}
-	s.live.observe(now, problems(s, report))
+}
+
+// relays adds what the running relays report of some sinks.
+func (o *observation) relays(p *admin.PipelineReport, of func(sink string) bool) {
+	o.delivered, o.latencies = map[string]int64{}, map[string]buffer.Latencies{}
+	for i := range p.Relays {
+		if r := &p.Relays[i]; r.Running && of(r.Sink) {
+			key := r.Owner + " " + r.Sink
+			o.delivered[key], o.latencies[key] = r.Delivered, r.Latencies
+		}
+	}
 }

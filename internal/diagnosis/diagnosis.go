@@ -23,6 +23,17 @@ type Report struct {
 	Problems  int64      `json:"problems"`
 	Warnings  int64      `json:"warnings"`
 	Pipelines []Pipeline `json:"pipelines"`
+	// Databases are the databases of the pipelines, once each, if [Options.Blockers] is set.
+	Databases []Database `json:"-"`
+}
+
+// Database is what blocks vacuum in a database.
+type Database struct {
+	// Name is the URL without secrets.
+	Name     string
+	Blockers []buffer.VacuumBlocker
+	// Error is why they are unknown.
+	Error string
 }
 
 // Pipeline is what was found of a pipeline.
@@ -58,6 +69,8 @@ type Options struct {
 	Text, Fix func(string) string
 	// Databases is how many databases are checked at once; 0: all.
 	Databases int
+	// Blockers adds what blocks vacuum, whatever its age.
+	Blockers bool
 }
 
 // Run checks all databases and sinks concurrently. pipelines are those of the configuration, in its order; they may be running.
@@ -131,5 +144,32 @@ func Run(ctx context.Context, cfg *config.Config, pipelines []*config.Runtime, o
 			}
 		}
 	}
+	if o.Blockers {
+		d.Databases = blockers(ctx, cfg, pipelines, o)
+	}
 	return d
+}
+
+// blockers asks each database that knows them, one after the other.
+func blockers(ctx context.Context, cfg *config.Config, pipelines []*config.Runtime, o Options) (all []Database) {
+	asked := map[string]bool{}
+	for i, opened := range pipelines {
+		url := cfg.Pipelines[i].Source.URL
+		source, ok := opened.Buffer.(interface {
+			Blockers(ctx context.Context) ([]buffer.VacuumBlocker, error)
+		})
+		if !ok || asked[url.Reveal()] {
+			continue
+		}
+		asked[url.Reveal()] = true
+		one := Database{Name: url.String()}
+		var err error
+		ctx, cancel := context.WithTimeout(ctx, Timeout)
+		if one.Blockers, err = source.Blockers(ctx); err != nil {
+			one.Error = o.Text(err.Error())
+		}
+		cancel()
+		all = append(all, one)
+	}
+	return all
 }

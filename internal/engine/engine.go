@@ -18,6 +18,7 @@ import (
 	"github.com/outboxrelay/relay/internal/audit"
 	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/internal/console"
+	"github.com/outboxrelay/relay/internal/diagnosis"
 	"github.com/outboxrelay/relay/internal/preview"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/pipeline"
@@ -37,6 +38,8 @@ type Config struct {
 	TLS *tls.Config
 	// Level is that of Log, which the console can change for a while; nil: it cannot.
 	Level *slog.LevelVar
+	// ForFile names the configuration file in commands that users can paste; nil changes nothing.
+	ForFile func(text string) string
 	// OnShutdown is called once, when nothing more is claimed, with the cause.
 	OnShutdown func(cause error)
 }
@@ -49,6 +52,9 @@ type Engine struct {
 	console     *console.Console
 	onShutdown  func(cause error)
 }
+
+// databasesAtOnce is how many pipelines' databases the console has checked at once: most share a server.
+const databasesAtOnce = 4
 
 // Open connects to nothing. errors.As finds config.Errors in the error: the mistakes that only a driver finds.
 func Open(cfg *config.Config, c Config) (*Engine, error) {
@@ -102,7 +108,10 @@ func Open(cfg *config.Config, c Config) (*Engine, error) {
 	e.admin = admin.New(observed, metrics, admin.Config{Guard: guard, HidePayloads: !cfg.Admin.Payloads, TLS: c.TLS, Audit: actions, Redact: c.Redact, Log: c.Log})
 	e.console = console.New(console.Config{
 		Source: e.admin, Guard: guard, Process: fmt.Sprintf("%s/%d", host, os.Getpid()), Version: c.Version, HidePayloads: !cfg.Admin.Payloads,
-		Audit: actions, Level: c.Level, Previews: previews, Redact: c.Redact, Log: c.Log,
+		Audit: actions, Level: c.Level, Previews: previews, Redact: c.Redact, ForFile: c.ForFile, Log: c.Log,
+		Diagnose: func(ctx context.Context, clean func(string) string) diagnosis.Report {
+			return diagnosis.Run(ctx, cfg, e.pipelines, diagnosis.Options{Text: clean, Fix: clean, Databases: databasesAtOnce, Blockers: true})
+		},
 	})
 	e.admin.SetConsole(e.console)
 	return e, nil

@@ -29,6 +29,8 @@ type RelayReport struct {
 	Notice string
 	// Delivered and Dead count the events since the process started, LastMinute those that were delivered in the last minute.
 	Delivered, Dead, LastMinute int64
+	// Latencies are those of the delivered ones, since the process started.
+	Latencies Latencies
 	// LastDelivery is how long ago the last one was delivered; negative: none was.
 	LastDelivery time.Duration
 }

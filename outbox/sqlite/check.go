@@ -59,6 +59,7 @@ var (
 	relaysTable = requirement{table: "outbox_relays", columns: []string{
 		"buffer TEXT", "sink TEXT", "owner TEXT", "version TEXT", "started_at TEXT", "seen_at TEXT", "stopped INTEGER", "not_ready TEXT", "delivered INTEGER", "dead INTEGER",
 		"last_minute INTEGER", "delivered_at TEXT", "not_ready_class TEXT NOT NULL DEFAULT ''", "not_ready_at TEXT", "notice TEXT NOT NULL DEFAULT ''",
+		"latencies TEXT NOT NULL DEFAULT ''",
 	}}
 	ratesTable = requirement{table: "outbox_rates", columns: []string{"name TEXT", "next_at TEXT"}}
 )

@@ -11,12 +11,12 @@ import (
 
 const (
 	reportSQL = `
-INSERT INTO outbox_relays AS r (buffer, sink, owner, version, started_at, seen_at, stopped, delivered, dead, last_minute, delivered_at, not_ready, not_ready_class, not_ready_at, notice)
-VALUES (?1, ?2, ?3, ?4, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?5, ?6, ?7, ?8, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?9), ?11, ?12, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?13), ?14)
+INSERT INTO outbox_relays AS r (buffer, sink, owner, version, started_at, seen_at, stopped, delivered, dead, last_minute, delivered_at, not_ready, not_ready_class, not_ready_at, notice, latencies)
+VALUES (?1, ?2, ?3, ?4, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?5, ?6, ?7, ?8, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?9), ?11, ?12, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?13), ?14, ?15)
 ON CONFLICT (buffer, sink, owner) DO UPDATE
 SET version = excluded.version, seen_at = excluded.seen_at, stopped = excluded.stopped, delivered = excluded.delivered, dead = excluded.dead,
     last_minute = excluded.last_minute, delivered_at = excluded.delivered_at, not_ready = excluded.not_ready,
-    not_ready_class = excluded.not_ready_class, not_ready_at = excluded.not_ready_at, notice = excluded.notice, started_at = iif(?10, excluded.started_at, r.started_at)`
+    not_ready_class = excluded.not_ready_class, not_ready_at = excluded.not_ready_at, notice = excluded.notice, latencies = excluded.latencies, started_at = iif(?10, excluded.started_at, r.started_at)`
 
 	forgetSQL = `
 DELETE FROM outbox_relays
@@ -25,7 +25,7 @@ WHERE buffer = ?1 AND sink = ?2 AND owner <> ?3 AND seen_at < strftime('%Y-%m-%d
 	relaysSQL = `
 SELECT sink, owner, version, stopped, delivered, dead, last_minute, (julianday('now') - julianday(seen_at)) * 86400,
        (julianday(seen_at) - julianday(started_at)) * 86400, coalesce((julianday('now') - julianday(delivered_at)) * 86400, -1.0), not_ready,
-       not_ready_class, coalesce((julianday('now') - julianday(not_ready_at)) * 86400, 0.0), notice
+       not_ready_class, coalesce((julianday('now') - julianday(not_ready_at)) * 86400, 0.0), notice, latencies
 FROM outbox_relays WHERE buffer = ?1
 ORDER BY stopped, seen_at DESC, sink, owner LIMIT ?2`
 )
@@ -51,7 +51,7 @@ func (b *Buffer) reportRelay(ctx context.Context, sink string, r buffer.RelayRep
 		if r.LastDelivery >= 0 {
 			ago = db.Seconds(-r.LastDelivery)
 		}
-		if _, err := tx.exec(ctx, reportSQL, b.config.Table, sink, b.config.Owner, r.Version, r.Stopped, r.Delivered, r.Dead, r.LastMinute, ago, r.First, r.NotReady, r.NotReadyClass, notReady, r.Notice); err != nil || !r.First {
+		if _, err := tx.exec(ctx, reportSQL, b.config.Table, sink, b.config.Owner, r.Version, r.Stopped, r.Delivered, r.Dead, r.LastMinute, ago, r.First, r.NotReady, r.NotReadyClass, notReady, r.Notice, r.Latencies.String()); err != nil || !r.First {
 			return err
 		}
 		_, err := tx.exec(ctx, forgetSQL, b.config.Table, sink, b.config.Owner)
@@ -63,10 +63,13 @@ func (b *Buffer) reportRelay(ctx context.Context, sink string, r buffer.RelayRep
 func (b *Buffer) relays(ctx context.Context, tx transaction) ([]buffer.Relay, error) {
 	rows, err := tx.rows(ctx, relaysSQL, b.config.Table, buffer.MaxRelays)
 	return db.All(rows, err, func(rows *sql.Rows, r *buffer.Relay) error {
-		var seen, uptime, last, notReady float64
-		err := rows.Scan(&r.Sink, &r.Owner, &r.Version, &r.Stopped, &r.Delivered, &r.Dead, &r.LastMinute, &seen, &uptime, &last, &r.NotReady, &r.NotReadyClass, &notReady, &r.Notice)
+		var (
+			seen, uptime, last, notReady float64
+			latencies                    string
+		)
+		err := rows.Scan(&r.Sink, &r.Owner, &r.Version, &r.Stopped, &r.Delivered, &r.Dead, &r.LastMinute, &seen, &uptime, &last, &r.NotReady, &r.NotReadyClass, &notReady, &r.Notice, &latencies)
 		r.Seen, r.Uptime, r.LastDelivery = seconds(seen), seconds(uptime), time.Duration(last*float64(time.Second))
-		r.NotReadyFor = max(0, seconds(notReady))
+		r.NotReadyFor, r.Latencies = max(0, seconds(notReady)), buffer.ParseLatencies(latencies)
 		return err
 	})
 }

@@ -26,6 +26,7 @@ function live() {
       if (element && html !== null) {
         element.innerHTML = html;
         localTimes(element);
+        showCopies(element);
       } else if (element || id.startsWith("row-")) {
         location.reload(); // pipelines come and go with the process only
         return;
@@ -45,6 +46,8 @@ function live() {
 }
 
 const style = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+const clock = new Intl.DateTimeFormat(undefined, { hour: "2-digit", minute: "2-digit" });
 
 const plots = [
   { title: "Delivered per second", unit: "events a second", lines: [["per second", "per_second", "--series"]] },
@@ -82,7 +85,7 @@ function charts(section) {
       return new uPlot({
         width: Math.max(260, figure.clientWidth), height: 180,
         scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.05] } },
-        axes: [{ ...axis, label: "time", labelSize: 16, labelFont: labels }, { ...axis, size: 60, label: unit, labelSize: 16, labelFont: labels }],
+        axes: [{ ...axis, label: "time", labelSize: 16, labelFont: labels, space: 76, values: (_, splits) => splits.map((at) => clock.format(at * 1000)) }, { ...axis, size: 60, label: unit, labelSize: 16, labelFont: labels }],
         series: [{}, ...lines.map(([label, , colour]) => ({ label, stroke: style(colour), width: 1.5, points: { show: true, size: 3 } }))],
       }, [times, ...lines.map(([, key]) => history[key])], figure);
     });
@@ -107,7 +110,29 @@ function selectAll(box) {
   });
 }
 
+// copies lets a button copy the text before it. Without a secure context, which the clipboard's interface needs, the selected text is copied.
+async function copies(text, button) {
+  try {
+    await navigator.clipboard.writeText(text.textContent);
+  } catch {
+    getSelection().selectAllChildren(text);
+    if (!document.execCommand("copy")) return; // it is selected
+  }
+  button.textContent = "Copied";
+  setTimeout(() => { button.textContent = "Copy"; }, 2000);
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target.closest?.("[data-copy]");
+  if (button) copies(button.previousElementSibling, button);
+});
+
+function showCopies(within) {
+  for (const button of within.querySelectorAll("[data-copy]")) button.hidden = false;
+}
+
 localTimes(document);
+showCopies(document);
 live();
 document.querySelectorAll("[data-history]").forEach(charts);
 document.querySelectorAll("[data-all]").forEach(selectAll);

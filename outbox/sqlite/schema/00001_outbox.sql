@@ -137,6 +137,7 @@ CREATE TABLE IF NOT EXISTS outbox_relays (
     dead       INTEGER NOT NULL,
     last_minute INTEGER NOT NULL,            -- events delivered in the minute before seen_at
     delivered_at TEXT,                       -- the last delivery
+    latencies TEXT NOT NULL DEFAULT '',      -- how many of delivered took at most so many seconds since their insert: 0.005:120 0.01:3
     PRIMARY KEY (buffer, sink, owner)
 ) WITHOUT ROWID;
 

@@ -4,10 +4,8 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
-	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -36,15 +34,6 @@ SELECT sink FROM outbox_sinks WHERE buffer = $1 AND dropped_at IS NULL ORDER BY 
 
 	pipelinePausedSQL = `
 SELECT EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND paused_at IS NOT NULL)`
-
-	// The role of a relay with a single sink need not have a privilege on outbox_sinks.
-	pipelinePauseSQL = `
-SELECT '', (extract(epoch FROM clock_timestamp() - paused_at) * 1000000)::bigint, coalesce(paused_by, ''), coalesce(paused_reason, '')
-FROM outbox_buffers WHERE buffer = $1 AND paused_at IS NOT NULL`
-
-	sinkPausesSQL = `
-SELECT sink, (extract(epoch FROM clock_timestamp() - paused_at) * 1000000)::bigint, coalesce(paused_by, ''), coalesce(paused_reason, '')
-FROM outbox_sinks WHERE buffer = $1 AND paused_at IS NOT NULL AND dropped_at IS NULL ORDER BY sink`
 )
 
 var (
@@ -116,20 +105,4 @@ func (b *Backlog) Paused(ctx context.Context) (paused bool, err error) {
 		return nil
 	}})
 	return paused, b.base.Explain(ctx, "reading whether the pipeline is paused", err)
-}
-
-// pausesSteps add what is paused.
-func (b *Backlog) pausesSteps(t *ledger.Tables, pauses *[]buffer.Pause) []pg.Step {
-	step := func(sql string) pg.Step {
-		return pg.Step{SQL: t.SQL(sql), Args: []string{t.Buffer}, Row: func(v [][]byte) error {
-			*pauses = append(*pauses, buffer.Pause{
-				Sink: string(v[0]), For: max(0, time.Duration(pg.ReadInt8(v[1]))*time.Microsecond), By: string(v[2]), Reason: string(v[3]),
-			})
-			return nil
-		}}
-	}
-	if b.base.Sinks == nil {
-		return []pg.Step{step(pipelinePauseSQL)}
-	}
-	return []pg.Step{step(pipelinePauseSQL), step(sinkPausesSQL)}
 }

@@ -5,30 +5,21 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
-	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
 const (
 	reportSQL = `
-INSERT INTO outbox_relays AS r (buffer, sink, owner, version, seen_at, stopped, delivered, dead, last_minute, delivered_at, not_ready, not_ready_class, not_ready_at, notice)
-VALUES ($1, $2, $3, $4, clock_timestamp(), $5::boolean, $6::bigint, $7::bigint, $8::bigint, clock_timestamp() - $9::interval, $11, $12, clock_timestamp() - $13::interval, $14)
+INSERT INTO outbox_relays AS r (buffer, sink, owner, version, seen_at, stopped, delivered, dead, last_minute, delivered_at, not_ready, not_ready_class, not_ready_at, notice, latencies)
+VALUES ($1, $2, $3, $4, clock_timestamp(), $5::boolean, $6::bigint, $7::bigint, $8::bigint, clock_timestamp() - $9::interval, $11, $12, clock_timestamp() - $13::interval, $14, $15)
 ON CONFLICT (buffer, sink, owner) DO UPDATE
 SET version = EXCLUDED.version, seen_at = EXCLUDED.seen_at, stopped = EXCLUDED.stopped, delivered = EXCLUDED.delivered, dead = EXCLUDED.dead,
     last_minute = EXCLUDED.last_minute, delivered_at = EXCLUDED.delivered_at, not_ready = EXCLUDED.not_ready,
-    not_ready_class = EXCLUDED.not_ready_class, not_ready_at = EXCLUDED.not_ready_at, notice = EXCLUDED.notice,
+    not_ready_class = EXCLUDED.not_ready_class, not_ready_at = EXCLUDED.not_ready_at, notice = EXCLUDED.notice, latencies = EXCLUDED.latencies,
     started_at = CASE WHEN $10::boolean THEN EXCLUDED.seen_at ELSE r.started_at END`
 
 	forgetSQL = `
 DELETE FROM outbox_relays WHERE buffer = $1 AND sink = $2 AND owner <> $3 AND seen_at < clock_timestamp() - interval '1 day'`
-
-	relaysSQL = `
-SELECT sink, owner, version, stopped, delivered, dead, last_minute,
-       (extract(epoch FROM clock_timestamp() - seen_at) * 1000000)::bigint, (extract(epoch FROM seen_at - started_at) * 1000000)::bigint,
-       coalesce((extract(epoch FROM clock_timestamp() - delivered_at) * 1000000)::bigint, -1), not_ready,
-       not_ready_class, coalesce((extract(epoch FROM clock_timestamp() - not_ready_at) * 1000000)::bigint, 0), notice
-FROM outbox_relays WHERE buffer = $1
-ORDER BY stopped, seen_at DESC, sink, owner LIMIT $2::bigint`
 )
 
 // Report writes down what this process did for a sink, "" for a single one.
@@ -42,7 +33,7 @@ func (b *Backlog) Report(ctx context.Context, sink string, r buffer.RelayReport)
 		b.base.DB.WriteTx(b.base.DB.StatementTimeout, "synchronous_commit", "off"),
 		{SQL: t.SQL(reportSQL), Args: []string{
 			t.Buffer, sink, b.base.Owner, r.Version, pg.Bool(r.Stopped), pg.Int(r.Delivered), pg.Int(r.Dead), pg.Int(r.LastMinute), ago(r.LastDelivery), pg.Bool(r.First), b.base.DB.Text(r.NotReady),
-			r.NotReadyClass, notReadySince(&r), b.base.DB.Text(r.Notice),
+			r.NotReadyClass, notReadySince(&r), b.base.DB.Text(r.Notice), r.Latencies.String(),
 		}},
 	}
 	if r.First {
@@ -65,18 +56,4 @@ func ago(d time.Duration) string {
 		return pg.Null
 	}
 	return pg.Interval(d)
-}
-
-// relaysStep adds the relays of the buffer.
-func relaysStep(t *ledger.Tables, relays *[]buffer.Relay) pg.Step {
-	micros := func(v []byte) time.Duration { return time.Duration(pg.ReadInt8(v)) * time.Microsecond }
-	return pg.Step{SQL: t.SQL(relaysSQL), Args: []string{t.Buffer, pg.Int(buffer.MaxRelays)}, Row: func(v [][]byte) error {
-		r := buffer.Relay{Sink: string(v[0]), Owner: string(v[1]), Seen: max(0, micros(v[7])), Uptime: max(0, micros(v[8]))}
-		r.Version, r.Stopped, r.NotReady = string(v[2]), pg.ReadBool(v[3]), string(v[10])
-		r.Delivered, r.Dead, r.LastMinute, r.LastDelivery = pg.ReadInt8(v[4]), pg.ReadInt8(v[5]), pg.ReadInt8(v[6]), micros(v[9])
-		r.NotReadyClass, r.NotReadyFor = string(v[11]), max(0, micros(v[12]))
-		r.Notice = string(v[13])
-		*relays = append(*relays, r)
-		return nil
-	}}
 }

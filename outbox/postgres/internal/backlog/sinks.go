@@ -11,25 +11,6 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// The status of a buffer with several sinks. An event is in a row of each sink that does not have it, so the pending events are those
-// that any row has. Rows that may share events have the same claim_id: only the members of those are compared, and not those
-// of a claim that has one row left, as most do that a sink behind has not got yet. Beyond $2 events the estimate of a claim is its largest row.
-const pendingSQL = `
-WITH claims AS MATERIALIZED (
-  SELECT claim_id, count(*) AS rows, sum(events - cardinality(delivered)) AS events, max(events - cardinality(delivered)) AS largest
-  FROM outbox_batches WHERE buffer = $1 AND events > cardinality(delivered) GROUP BY claim_id
-), shared AS (
-  SELECT unnest(range_agg(m)) AS ids
-  FROM claims c JOIN outbox_batches b ON b.claim_id = c.claim_id AND b.buffer = $1 AND b.events > cardinality(b.delivered),
-       unnest(b.members - CASE WHEN b.delivered = '{}' THEN '{}' ELSE
-         (SELECT range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) FROM unnest(b.delivered) id) END) m
-  WHERE c.rows > 1 GROUP BY c.claim_id
-)
-SELECT coalesce((SELECT sum(events) FROM claims WHERE claim_id IS NULL OR rows = 1), 0)::bigint
-     + coalesce(CASE WHEN (SELECT sum(events) FROM claims WHERE claim_id IS NOT NULL AND rows > 1) <= $2::bigint THEN
-         (SELECT sum(coalesce(upper(ids), 9223372036854775807) - lower(ids) + CASE WHEN upper_inf(ids) THEN 1 ELSE 0 END) FROM shared)
-       ELSE (SELECT sum(largest) FROM claims WHERE claim_id IS NOT NULL AND rows > 1) END, 0)::bigint`
-
 // What has a former name of a sink is the sink's: its dead letters keep the name under which they died, and a batch may come back under it. A
 // batch that waits for a change of the registry is due at infinity.
 const sinksSQL = `
@@ -67,57 +48,22 @@ SELECT name, coalesce(sum(leased), 0)::bigint, coalesce(sum(waiting), 0)::bigint
 FROM names LEFT JOIN batches USING (sink) LEFT JOIN letters USING (sink)
 GROUP BY name`
 
-const sinkWaitsSQL = `
-SELECT sink, error, batches, events, first, last, early FROM (
-  SELECT sink, coalesce(error, '') AS error, count(*) AS batches, sum(events) AS events,
-         (extract(epoch FROM min(due_at) - clock_timestamp()) * 1000000)::bigint AS first,
-         (extract(epoch FROM max(due_at) - clock_timestamp()) * 1000000)::bigint AS last, bool_and(address IS NOT NULL) AS early,
-         row_number() OVER (PARTITION BY sink ORDER BY count(*) DESC, min(due_at)) AS n
-  FROM outbox_batches
-  WHERE buffer = $1 AND isfinite(due_at) AND (state = 'waiting' OR state = 'delivered' AND error IS NOT NULL)
-  GROUP BY sink, error
-) reasons WHERE n <= $2::bigint ORDER BY sink, n`
-
-// sinksSteps read the status of each sink; fresh, which is read before, is the unclaimed events and the age of the oldest.
-func (b *Backlog) sinksSteps(t *ledger.Tables, s *buffer.Status, fresh *freshEvents) []pg.Step {
-	at := map[string]int{} // by present, former and configured name
+// sinksStep reads the status of each sink; at has the indexes of the configured ones in s, and gets those of others.
+func (b *Backlog) sinksStep(t *ledger.Tables, s *buffer.Status, at map[string]int) pg.Step {
 	micros := func(v []byte) time.Duration { return max(0, time.Duration(pg.ReadInt8(v))*time.Microsecond) }
-	return []pg.Step{
-		{SQL: t.SQL(pendingSQL), Args: []string{t.Buffer, pg.Int(int64(buffer.PendingExact * len(b.base.Sinks)))}, Row: func(v [][]byte) error {
-			s.Pending = fresh.events + pg.ReadInt8(v[0])
-			s.Sinks, s.Waits = nil, nil
-			clear(at)
-			for _, r := range b.base.Sinks {
-				at[r.Sink] = len(s.Sinks)
-				s.Sinks = append(s.Sinks, buffer.SinkStatus{Name: r.Sink, AgeUnknown: t.NoAges})
-			}
-			return nil
-		}},
-		{SQL: t.SQL(sinksSQL), Args: []string{t.Buffer, b.base.Pipeline}, Row: func(v [][]byte) error {
-			n := func(i int) int64 { return pg.ReadInt8(v[i]) }
-			one := buffer.SinkStatus{
-				Name: string(v[0]), Leased: n(1), Waiting: n(2), Delivered: n(3), Due: n(4), Pending: n(5), Next: micros(v[7]),
-				Suspects: n(8), OldestSuspect: micros(v[9]), Dead: n(10), Unnotified: n(11),
-				Dropped: pg.ReadBool(v[12]),
-			}
-			one.OldestPending, one.AgeUnknown = t.Age(v[6], one.Pending)
-			names := []string{one.Name}
-			pg.ReadArray(v[13], func(name []byte) { names = append(names, string(name)) })
-			s.Sinks = routing.PlaceStatus(s.Sinks, at, one, names)
-			return nil
-		}},
-		{SQL: t.SQL(sinkWaitsSQL), Args: []string{t.Buffer, pg.Int(buffer.MaxWaits)}, Row: func(v [][]byte) error {
-			i, known := at[string(v[0])]
-			if !known { // it was added since the statement before
-				return nil
-			}
-			if len(s.Sinks[i].Waits) == buffer.MaxWaits { // of former names
-				return nil
-			}
-			s.Sinks[i].Waits = append(s.Sinks[i].Waits, readWait(v[1:]))
-			return nil
-		}},
-	}
+	return pg.Step{SQL: t.SQL(sinksSQL), Args: []string{t.Buffer, b.base.Pipeline}, Row: func(v [][]byte) error {
+		n := func(i int) int64 { return pg.ReadInt8(v[i]) }
+		one := buffer.SinkStatus{
+			Name: string(v[0]), Leased: n(1), Waiting: n(2), Delivered: n(3), Due: n(4), Pending: n(5), Next: micros(v[7]),
+			Suspects: n(8), OldestSuspect: micros(v[9]), Dead: n(10), Unnotified: n(11),
+			Dropped: pg.ReadBool(v[12]),
+		}
+		one.OldestPending, one.AgeUnknown = t.Age(v[6], one.Pending)
+		names := []string{one.Name}
+		pg.ReadArray(v[13], func(name []byte) { names = append(names, string(name)) })
+		s.Sinks = routing.PlaceStatus(s.Sinks, at, one, names)
+		return nil
+	}}
 }
 
 // freshEvents are the unclaimed events.

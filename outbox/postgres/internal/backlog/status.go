@@ -70,14 +70,6 @@ func delayedStep(t *ledger.Tables, s *buffer.Status) []pg.Step {
 	}}
 }
 
-// A delivered batch has an error if its events cannot be deleted.
-const waitsSQL = `
-SELECT coalesce(error, ''), count(*), sum(events),
-       (extract(epoch FROM min(due_at) - clock_timestamp()) * 1000000)::bigint,
-       (extract(epoch FROM max(due_at) - clock_timestamp()) * 1000000)::bigint, bool_and(address IS NOT NULL)
-FROM outbox_batches WHERE buffer = $1 AND isfinite(due_at) AND (state = 'waiting' OR state = 'delivered' AND error IS NOT NULL)
-GROUP BY error ORDER BY count(*) DESC, min(due_at) LIMIT $2::bigint`
-
 // Status implements buffer.Inspector.
 func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 	t, err := b.base.Ready(ctx)
@@ -87,6 +79,7 @@ func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 	var (
 		s     buffer.Status
 		fresh freshEvents
+		at    = map[string]int{} // the sinks, by present, former and configured name
 	)
 	floor, lastValue := b.watermarks.Span()
 	steps := []pg.Step{
@@ -112,19 +105,21 @@ func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 				s.Suspects = pg.ReadInt8(v[11])
 				s.OldestSuspect = max(0, time.Duration(pg.ReadInt8(v[12]))*time.Microsecond)
 				s.Waits, s.HookWaits, s.Relays, s.Pauses = nil, nil, nil, nil
+				s.Sinks = nil
+				clear(at)
+				for _, r := range b.base.Sinks {
+					at[r.Sink] = len(s.Sinks)
+					s.Sinks = append(s.Sinks, buffer.SinkStatus{Name: r.Sink, AgeUnknown: t.NoAges})
+				}
 				return nil
 			},
 		},
-		waitsStep(t, t.Buffer+ledger.DeadLettersSuffix, &s.HookWaits),
-		relaysStep(t, &s.Relays),
 	}
-	steps = append(steps, b.pausesSteps(t, &s.Pauses)...)
 	steps = append(steps, delayedStep(t, &s)...)
-	if b.base.Sinks == nil {
-		steps = append(steps, waitsStep(t, t.Buffer, &s.Waits))
-	} else {
-		steps = append(steps, b.sinksSteps(t, &s, &fresh)...)
+	if b.base.Sinks != nil {
+		steps = append(steps, b.sinksStep(t, &s, at))
 	}
+	steps = append(steps, b.factsStep(t, &s, at, &fresh))
 	if err := b.base.DB.Transact(ctx, steps...); err != nil {
 		return buffer.Status{}, b.base.Explain(ctx, "reading the status", err)
 	}
@@ -132,20 +127,4 @@ func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 		completeSinks(&s, len(b.base.Sinks), fresh)
 	}
 	return s, nil
-}
-
-// waitsStep adds why the batches of a ledger wait.
-func waitsStep(t *ledger.Tables, name string, waits *[]buffer.Wait) pg.Step {
-	return pg.Step{SQL: t.SQL(waitsSQL), Args: []string{name, pg.Int(buffer.MaxWaits)}, Row: func(v [][]byte) error {
-		*waits = append(*waits, readWait(v))
-		return nil
-	}}
-}
-
-func readWait(v [][]byte) buffer.Wait {
-	return buffer.Wait{
-		Error: string(v[0]), Batches: pg.ReadInt8(v[1]), Events: pg.ReadInt8(v[2]),
-		First: time.Duration(pg.ReadInt8(v[3])) * time.Microsecond, Last: time.Duration(pg.ReadInt8(v[4])) * time.Microsecond,
-		Early: pg.ReadBool(v[5]),
-	}
 }

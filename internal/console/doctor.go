@@ -1,0 +1,199 @@
+package console
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/internal/diagnosis"
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+const (
+	// doctorKept is how long a diagnosis is shown before the next one is made, and doctorPause is how long users wait at least until they can have another one.
+	doctorKept  = time.Minute
+	doctorPause = 10 * time.Second
+	// doctorTimeout bounds a diagnosis; a database or a sink that does not answer takes diagnosis.Timeout.
+	doctorTimeout = 25 * time.Second
+	// maxShownBlockers is how many vacuum blockers of a database are listed.
+	maxShownBlockers = 50
+)
+
+// doctor keeps the latest diagnosis, which all users share: each costs the databases some dozens of queries. It is safe for concurrent use.
+type doctor struct {
+	// semaphore has one token; the goroutine that has it may make a diagnosis and owns latest.
+	semaphore chan struct{}
+	latest    *doctorData
+}
+
+func newDoctor() *doctor {
+	d := &doctor{semaphore: make(chan struct{}, 1)}
+	d.semaphore <- struct{}{}
+	return d
+}
+
+// doctorData is what the page shows.
+type doctorData struct {
+	Summary string
+	Good    bool
+	// Wrong are the findings that are not OK, the errors first; Fine are the others, by pipeline.
+	Wrong     []doctorFinding
+	Fine      []doctorBlock
+	FineCount int64
+	Databases []doctorDatabase
+	At        time.Time
+	Took      float64 // seconds
+	// Wait: somebody asked for a new diagnosis too early.
+	Wait bool
+}
+
+type doctorFinding struct {
+	diagnosis.Finding
+	// Of are the routes of the pipelines that it is about.
+	Of    []string
+	Error bool
+}
+
+type doctorBlock struct {
+	Head     []string
+	Findings []diagnosis.Finding
+}
+
+type doctorDatabase struct {
+	Name, Error string
+	Blockers    []blockerRow
+	More        int
+}
+
+type blockerRow struct {
+	What, Who, State, Age string
+	Behind                int64
+	WAL                   string
+	Fix                   string
+}
+
+// doctorPage shows the latest diagnosis, and makes one if it is old, or ?again= asks for it and the latest is not of just now.
+func (s *Console) doctorPage(w http.ResponseWriter, r *http.Request) {
+	ctx, cancel := context.WithTimeout(r.Context(), doctorTimeout)
+	defer cancel()
+	select {
+	case <-s.doctor.semaphore:
+	case <-ctx.Done():
+		s.fail(w, r, http.StatusServiceUnavailable, errors.New("the diagnosis that somebody else asked for takes long; try again"))
+		return
+	}
+	d, again := s.doctor.latest, r.URL.Query().Get("again") != ""
+	wait := false
+	if age := time.Since(at(d)); d == nil || age > doctorKept || again && age > doctorPause {
+		d = s.diagnose(ctx)
+		if ctx.Err() == nil { // otherwise the databases and sinks did not have the time to answer
+			s.doctor.latest = d
+		}
+	} else {
+		wait = again
+	}
+	s.doctor.semaphore <- struct{}{}
+	shown := *d
+	shown.Wait = wait
+	s.render(w, r, http.StatusOK, "doctor", "doctor", "Doctor", &shown)
+}
+
+func at(d *doctorData) time.Time {
+	if d == nil {
+		return time.Time{}
+	}
+	return d.At
+}
+
+// diagnose makes a diagnosis.
+func (s *Console) diagnose(ctx context.Context) *doctorData {
+	begun := time.Now()
+	clean := func(text string) string { return visible([]byte(s.config.Redact(s.config.ForFile(text)))) }
+	report := s.config.Diagnose(ctx, clean)
+	d := &doctorData{At: time.Now(), Took: time.Since(begun).Seconds()}
+	var warnings, fails []doctorFinding
+	for _, block := range report.Blocks() {
+		fine := doctorBlock{Head: block.Head}
+		for _, f := range block.Findings {
+			switch f.Level {
+			case buffer.LevelError.String():
+				fails = append(fails, doctorFinding{f, block.Head, true})
+			case buffer.LevelWarning.String():
+				warnings = append(warnings, doctorFinding{f, block.Head, false})
+			default:
+				fine.Findings = append(fine.Findings, f)
+			}
+		}
+		if d.FineCount += int64(len(fine.Findings)); fine.Findings != nil {
+			d.Fine = append(d.Fine, fine)
+		}
+	}
+	d.Wrong = append(fails, warnings...)
+	d.Good = len(d.Wrong) == 0
+	d.Summary = countText(len(fails), "problem") + ", " + countText(len(warnings), "warning")
+	for _, database := range report.Databases {
+		d.Databases = append(d.Databases, blockerRows(&database, clean))
+	}
+	return d
+}
+
+func countText(n int, one string) string {
+	switch n {
+	case 0:
+		return "no " + one + "s"
+	case 1:
+		return "1 " + one
+	}
+	return admin.Count(int64(n)) + " " + one + "s"
+}
+
+// blockerRows lists what blocks vacuum in a database, furthest behind first.
+func blockerRows(of *diagnosis.Database, clean func(string) string) doctorDatabase {
+	d := doctorDatabase{Name: of.Name, Error: of.Error}
+	for i := range of.Blockers {
+		b := &of.Blockers[i]
+		if b.IsRelay { // it ends by itself
+			continue
+		}
+		if len(d.Blockers) == maxShownBlockers {
+			d.More++
+			continue
+		}
+		row := blockerRow{What: string(b.Kind), State: b.State, Behind: b.Behind, Fix: clean(b.Fix), Age: "unknown"}
+		switch {
+		case b.Age > 0:
+			row.Age = admin.Age(b.Age)
+		case b.Hidden():
+			row.Age, row.State = "hidden", "hidden: the relay's role has no pg_read_all_stats"
+		}
+		if b.Name != "" {
+			row.What += " " + clean(b.Name)
+		}
+		var who []string
+		for _, one := range []struct{ what, is string }{{"user", b.User}, {"application", b.Application}, {"database", b.Database}} {
+			if one.is != "" {
+				who = append(who, one.what+" "+clean(one.is))
+			}
+		}
+		if b.PID != 0 {
+			row.What += " (pid " + strconv.Itoa(b.PID) + ")"
+		}
+		row.Who = strings.Join(who, ", ")
+		if b.WAL > 0 {
+			row.WAL = admin.Count(b.WAL>>20) + " MB"
+		}
+		d.Blockers = append(d.Blockers, row)
+	}
+	return d
+}
+
+// command begins a fix that can be pasted: SQL, or a relay command.
+var command = regexp.MustCompile(`^(relay [a-z]+ |[A-Z]{4,} )`)
+
+// isCommand reports whether a fix is a command or statement to copy, and not a sentence.
+func isCommand(fix string) bool { return command.MatchString(fix) }
