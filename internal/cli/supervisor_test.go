@@ -98,7 +98,7 @@ func TestSupervisor_TerminatesBlocker(t *testing.T) {
 			}
 		}
 	}
-	if page, _ := get(t, "http://"+listen+"/", ""); !strings.Contains(page, "bills</b>: a transaction blocks vacuum") {
+	if page, _ := get(t, "http://"+listen+"/", ""); !strings.Contains(page, "bills</b>: a forgotten transaction blocks vacuum") {
 		t.Errorf("the page is %s", page)
 	}
 	if strings.Contains(r.stderr.String(), "pipeline=bills kind=") {

@@ -3,7 +3,9 @@ package console
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"embed"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"html/template"
@@ -211,6 +213,7 @@ var functions = template.FuncMap{
 	"utc":     func(at time.Time) string { return at.UTC().Format(time.RFC3339) },
 	"rest":    func(total int64, shown int) int64 { return total - int64(shown) },
 	"command": isCommand,
+	"asset":   asset,
 	"clock":   func(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 UTC") },
 	"plural": func(n any, one, many string) string {
 		if fmt.Sprint(n) == "1" {
@@ -219,6 +222,26 @@ var functions = template.FuncMap{
 		return many
 	},
 }
+
+// assetVersion changes with the files, which browsers keep for an hour: a new relay's pages must not meet the script of the one before.
+var assetVersion = func() string {
+	sum := sha256.New()
+	err := fs.WalkDir(assetFiles, ".", func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := assetFiles.ReadFile(path)
+		sum.Write(text) // a hash never fails
+		return err
+	})
+	if err != nil { // cannot happen
+		panic(err)
+	}
+	return hex.EncodeToString(sum.Sum(nil)[:6])
+}()
+
+// asset is the path of one of the console's files, from the root.
+func asset(name string) string { return "assets/" + name + "?v=" + assetVersion }
 
 // rateText formats events per second, or milliseconds.
 func rateText(v float64) string {

@@ -10,6 +10,20 @@ var accessMutants = []mutant{
 		pkg:  "./internal/console", test: "TestReadOnly_ChangesNothing",
 	},
 	{
+		name: "each user has a diagnosis of their own",
+		file: "internal/console/doctor.go",
+		old:  "again && age > doctorPause",
+		new:  "again",
+		pkg:  "./internal/console", test: "TestDoctor_Cost",
+	},
+	{
+		name: "latencies of a relay count from its start, not from the last look",
+		file: "internal/console/history.go",
+		old:  "sum.Plus(counts.Since(then))",
+		new:  "sum.Plus(counts)",
+		pkg:  "./internal/console", test: "TestHistory_Latencies",
+	},
+	{
 		name: "the configuration's tokens are all allowed to change something",
 		file: "internal/engine/engine.go",
 		old:  "ReadOnly: t.ReadOnly}",

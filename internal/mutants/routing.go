@@ -67,7 +67,7 @@ var routingMutants = []mutant{
 	},
 	{
 		name: "a status counts an event once for each sink",
-		file: "outbox/postgres/internal/backlog/sinks.go",
+		file: "outbox/postgres/internal/backlog/facts.go",
 		old:  "(SELECT sum(coalesce(upper(ids), 9223372036854775807) - lower(ids) + CASE WHEN upper_inf(ids) THEN 1 ELSE 0 END) FROM shared)",
 		new:  "(SELECT sum(events) FROM claims WHERE claim_id IS NOT NULL AND rows > 1)",
 		pkg:  "./outbox/postgres", test: "TestStatus_Sinks",

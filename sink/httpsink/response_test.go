@@ -119,6 +119,9 @@ func TestClassifyStatus_Credentials(t *testing.T) {
 		if err := a.classifyStatus(Config{}); !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
+		if err := a.classifyStatus(Config{}); errors.Is(err, sink.ErrAccess) != (status != 404) || !errors.Is(err, sink.ErrUnavailable) {
+			t.Errorf("%d: sink.ErrAccess is found in the error: %v", status, errors.Is(err, sink.ErrAccess))
+		}
 		if err := a.classifyStatus(Config{Refused: []int{status}}); strings.Contains(err.Error(), "wait") {
 			t.Errorf("a rejection has the error %v; its events do not wait", err)
 		}

@@ -3,6 +3,7 @@ package natssink
 import (
 	"encoding/json"
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/nats-io/nats.go"
@@ -111,6 +112,9 @@ func TestClassifyAPIError(t *testing.T) {
 		err := classifyAPIError(&jetstream.APIError{Code: c.code, ErrorCode: c.errCode})
 		if got := kind(err); got != c.want {
 			t.Errorf("%d %d: got %s, want %s", c.code, c.errCode, got, c.want)
+		}
+		if full := errors.Is(err, sink.ErrFull); full != slices.Contains([]jetstream.ErrorCode{10002, 10047, 10077}, c.errCode) {
+			t.Errorf("%d %d: full is %v", c.code, c.errCode, full)
 		}
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"strings"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/outboxrelay/relay/sink"
 )
 
@@ -59,19 +61,25 @@ func classify(err error, script bool) (scope, error) {
 	affected, known := outages[word]
 	switch {
 	case word == "":
-		return serverScope, sink.Unavailable(err) // no reply
+		return serverScope, sink.Unavailable(withCause(err)) // no reply
 	case known:
-		switch word {
-		case "NOAUTH", "WRONGPASS", "NOPERM":
-			err = sink.Access(err)
-		case "OOM", "MISCONF":
-			err = sink.Full(err)
-		}
-		return affected, sink.Unavailable(err)
+		return affected, sink.Unavailable(withCause(err))
 	case script && !errors.Is(err, sink.ErrUnavailable):
 		return serverScope, sink.Unavailable(err)
 	}
 	return addressScope, err // a rejection, or an outage that the script reported
+}
+
+// withCause has errors.Is find what somebody must correct before the outage ends, if the server says it.
+func withCause(err error) error {
+	word := code(err)
+	switch {
+	case redis.IsAuthError(err), redis.IsPermissionError(err), word == "NOAUTH", word == "WRONGPASS", word == "NOPERM": // the first as an answer to AUTH
+		return sink.Access(err)
+	case word == "OOM", word == "MISCONF":
+		return sink.Full(err)
+	}
+	return err
 }
 
 // secrets are the passwords. No text may contain them, even if a server echoes them.

@@ -72,7 +72,11 @@ func TestOutage_ServerState(t *testing.T) {
 			list := opened(t, redissink.Config{URL: server.URL, Mode: redissink.List, List: "l:{topic}"})
 			b := newBatch("orders", "bills", "orders")
 			state.enter(t, c)
-			expectOutage(t, send(t, s, b), code)
+			err := send(t, s, b)
+			expectOutage(t, err, code)
+			if full, access := errors.Is(err, sink.ErrFull), errors.Is(err, sink.ErrAccess); full != (code == "OOM") || access != (code == "NOAUTH") && code != "NOPERM" { // NOPERM is an error of each event
+				t.Errorf("full is %v, access %v: %v", full, access, err)
+			}
 			expectOutage(t, send(t, list, b), code)
 			state.exit(t, c)
 			mustSend(t, s, b)
@@ -162,6 +166,9 @@ func TestOutage_WrongPasswordIsRedacted(t *testing.T) {
 	s := opened(t, redissink.Config{URL: strings.Replace(server.URL, "redis://", encoded, 1)})
 	for _, err := range []error{send(t, s, newBatch("orders")), s.Check(t.Context())} {
 		expectOutage(t, err, "WRONGPASS")
+		if !errors.Is(err, sink.ErrAccess) {
+			t.Errorf("sink.ErrAccess is not found in %v", err)
+		}
 	}
 
 	// A server without AUTH and HELLO echoes the arguments.

@@ -184,7 +184,7 @@ func (s *Sink) Check(ctx context.Context) error {
 		return c.Ping(ctx).Err()
 	})
 	if err != nil {
-		return s.secrets.redact(sink.Unavailable(fmt.Errorf("redis: %w", explainProtocol(sink.ExplainTLS(err)))))
+		return s.secrets.redact(sink.Unavailable(withCause(fmt.Errorf("redis: %w", explainProtocol(sink.ExplainTLS(err))))))
 	}
 	return nil
 }
