@@ -137,8 +137,14 @@ func (s *Sink) checkReplicas(wait *redis.Cmd, pipeline error) error {
 	return nil
 }
 
-// detach keeps the error's text only, so that it no longer counts as a reply about the events.
-func detach(err error) error { return errors.New(sink.ExplainTLS(err).Error()) }
+// detach keeps the error's text only, so that it no longer counts as a reply about the events, and whether it is about the credentials.
+func detach(err error) error {
+	text := errors.New(sink.ExplainTLS(err).Error())
+	if redis.IsAuthError(err) || redis.IsPermissionError(err) {
+		return sink.Access(text)
+	}
+	return text
+}
 
 // result is the reply to one command of a pipeline. If a connection could not be set up, go-redis may return
 // that error for the pipeline only, and leave the commands without a value and without an error.
