@@ -22,7 +22,14 @@ import (
 type poisonDetector struct {
 	mu      sync.Mutex
 	batches map[uuid.UUID]history
-	tallies map[string]tally // by address, while batches is not empty
+	tallies map[tallyKey]tally // while batches is not empty
+}
+
+// tallyKey is what sends are counted by. A program of the configuration that fails before anything is sent has counts of its own: an outage of the
+// sink says nothing about it.
+type tallyKey struct {
+	address   string
+	inProgram bool
 }
 
 // outageKind is what an outage says of what the sink accepted of the batch.
@@ -71,18 +78,19 @@ const (
 	progressTakes = time.Minute
 )
 
-// record counts an outage of the batch and reports whether it is confirmed as the batch's own.
-func (d *poisonDetector) record(groupID uuid.UUID, address string, kind outageKind) (confirmed bool) {
+// record counts an outage of the batch, which a program may have caused before anything was sent, and reports whether it is confirmed as the batch's own.
+func (d *poisonDetector) record(groupID uuid.UUID, address string, kind outageKind, inProgram bool) (confirmed bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.batches == nil || len(d.batches) >= maxBatches {
-		d.batches, d.tallies = map[uuid.UUID]history{}, map[string]tally{}
+		d.batches, d.tallies = map[uuid.UUID]history{}, map[tallyKey]tally{}
 	}
-	now := d.tallies[address]
+	key := tallyKey{address, inProgram}
+	now := d.tallies[key]
 	last, again := d.batches[groupID]
 	accepted, others := now.accepted-last.at.accepted, now.failed-last.at.failed-last.own
 	now.failed++
-	d.tallies[address] = now
+	d.tallies[key] = now
 	unknown := kind == maybeAccepted || kind == inProgress
 	if unknown {
 		last.answers = 0
@@ -150,9 +158,11 @@ func (d *poisonDetector) any() bool {
 func (d *poisonDetector) accepted(address string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if now, ok := d.tallies[address]; ok { // only those with a failure, to bound the map
-		now.accepted++
-		d.tallies[address] = now
+	for _, key := range []tallyKey{{address, false}, {address, true}} {
+		if now, ok := d.tallies[key]; ok { // only those with a failure, to bound the map
+			now.accepted++
+			d.tallies[key] = now
+		}
 	}
 }
 

@@ -14,7 +14,7 @@ func TestPoisonDetector_RecordsAgainAfterForget(t *testing.T) {
 	for range 2 {
 		batch := uuid.New()
 		for i := range confirmAfter {
-			if confirmed := d.record(batch, "", answered); confirmed != (i == confirmAfter-1) {
+			if confirmed := d.record(batch, "", answered, false); confirmed != (i == confirmAfter-1) {
 				t.Fatalf("outage %d is confirmed: %t", i+1, confirmed)
 			}
 			d.accepted("")

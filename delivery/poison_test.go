@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/outboxrelay/relay/delivery"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
@@ -145,4 +146,42 @@ func TestPoison_MaybeAccepted(t *testing.T) {
 			})
 		})
 	}
+}
+
+// TestPoison_ProgramAndOutage: `request` fails for an event while the sink accepts others, and then the sink is away for long. That says nothing of the
+// program: once the sink accepts others again, the next failure is another attempt of the event.
+func TestPoison_ProgramAndOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAddressed(func(c *delivery.Config) { c.MaxAttempts = 10 })
+		bad := to("x")
+		fails := func() buffer.Outcome {
+			t.Helper()
+			a.answer(sink.ProgramFailed(sink.MaybePoison(errors.New("request of event 101: cannot divide"))))
+			o := a.works(t, bad)[0]
+			bad.Attempts, bad.Outages = o.Attempts, o.Outages
+			return o
+		}
+		other := func(answer error) {
+			t.Helper()
+			<-time.After(2 * time.Second)
+			a.answer(answer)
+			l := to("x")
+			l.Events[0] = outbox.Event{ID: 900, Topic: "x"}
+			a.works(t, l)
+		}
+		for range 4 {
+			fails()
+			other(nil)
+		}
+		expect(t, "attempts", bad.Attempts, 2)
+		for range 20 {
+			other(sink.MaybePoison(errDown))
+		}
+		expect(t, "attempts after a failure in the outage", fails().Attempts, 2)
+		other(nil)
+		o := fails()
+		expect(t, "attempts after the outage", o.Attempts, 3)
+		expect(t, "the error", o.Error, "fails again and again, while others are accepted: request of event 101: cannot divide")
+	})
 }

@@ -26,9 +26,9 @@ func (w *Worker) record(ctx context.Context, l *buffer.Lease, r result, began ti
 			}
 			r.whole.address = address
 		}
-		switch confirmed := (one || r.each == nil) && w.poison.record(l.GroupID, address, r.whole.outageKind()); {
+		switch confirmed := (one || r.each == nil) && w.poison.record(l.GroupID, address, r.whole.outageKind(), r.whole.inProgram); {
 		case confirmed && r.whole.mayBePoison:
-			why := fmt.Errorf("%s: again and again, while others were accepted", r.whole.err.Error())
+			why := fmt.Errorf("fails again and again, while others are accepted: %s", r.whole.err.Error())
 			return result{poison: true, others: true, whole: verdict{kind: rejected, mayBePoison: true, err: why}}
 		case confirmed && l.Len() > 1:
 			return result{divide: true, whole: verdict{kind: unavailable, err: r.whole.err}}

@@ -44,6 +44,8 @@ type verdict struct {
 	permanent bool
 	// mayBePoison: the outage may be the event's own doing; timedOut: the time ran out.
 	mayBePoison, timedOut bool
+	// inProgram: a program of the configuration failed, and nothing was sent.
+	inProgram bool
 	// notAccepted: the outage's answer says that nothing of the batch was accepted.
 	notAccepted bool
 	// maybeAccepted: after the outage nobody knows what of the batch was accepted.
@@ -101,6 +103,7 @@ func verdictOf(err error) verdict {
 	v := verdict{kind: rejected, err: err, permanent: errors.Is(err, sink.ErrPermanent)}
 	v.timedOut = errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded)
 	v.mayBePoison = v.timedOut || errors.Is(err, sink.ErrMaybePoison)
+	v.inProgram = errors.Is(err, sink.ErrProgram) && v.mayBePoison
 	v.notAccepted = errors.Is(err, sink.ErrNotAccepted)
 	v.maybeAccepted = errors.Is(err, sink.ErrMaybeAccepted)
 	v.inProgress = errors.Is(err, sink.ErrInProgress)

@@ -18,6 +18,8 @@ var errStarting = errors.New("starting")
 type NotReady struct {
 	// class says it without data: everybody may read it.
 	class string
+	// kind is finer than the class; "" for none.
+	kind string
 	// err may quote events and what a server answered.
 	err error
 }
@@ -33,6 +35,9 @@ const (
 func (e *NotReady) Error() string { return e.class + ": " + e.err.Error() }
 func (e *NotReady) Unwrap() error { return e.err }
 
+// Kind returns what the reason is in particular, one of the Kind constants of package buffer; otherwise the class.
+func (e *NotReady) Kind() string { return cmp.Or(e.kind, e.class) }
+
 // Class returns database, sink, stalled or refusing.
 func (e *NotReady) Class() string { return e.class }
 
@@ -41,13 +46,13 @@ func (e *NotReady) Class() string { return e.class }
 func classifyOutage(err error) *NotReady {
 	switch {
 	case errors.Is(err, sink.ErrProgram):
-		return &NotReady{stalled, fmt.Errorf("a program of the sink fails: %w", err)}
+		return &NotReady{class: stalled, err: fmt.Errorf("a program of the sink fails: %w", err)}
 	case errors.Is(err, buffer.ErrDatabaseUnavailable):
-		return &NotReady{database, err}
+		return &NotReady{class: database, err: err}
 	case errors.Is(err, delivery.ErrProjection):
-		return &NotReady{stalled, err}
+		return &NotReady{class: stalled, err: err}
 	}
-	return &NotReady{atSink, err}
+	return &NotReady{class: atSink, err: err}
 }
 
 // health is what readiness is decided from.
@@ -237,7 +242,7 @@ func (h *health) databaseReady() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := cmp.Or(h.bufferErr, h.writeErr); err != nil {
-		return &NotReady{database, err}
+		return &NotReady{class: database, err: err}
 	}
 	return nil
 }
@@ -254,29 +259,29 @@ func (h *health) ready(now time.Time) error {
 	defer h.mu.Unlock()
 	switch {
 	case errors.Is(h.bufferErr, buffer.ErrProjection):
-		return &NotReady{stalled, h.bufferErr}
+		return &NotReady{class: stalled, err: h.bufferErr}
 	case h.bufferErr != nil:
-		return &NotReady{database, h.bufferErr}
+		return &NotReady{class: database, err: h.bufferErr}
 	case h.writeErr != nil:
-		return &NotReady{database, h.writeErr}
+		return &NotReady{class: database, err: h.writeErr}
 	case h.claimErr != nil:
-		return &NotReady{database, h.claimErr}
+		return &NotReady{class: database, err: h.claimErr}
 	case h.dueErr != nil:
-		return &NotReady{database, h.dueErr}
+		return &NotReady{class: database, err: h.dueErr}
 	case h.sinkErr != nil:
-		return &NotReady{atSink, h.sinkErr}
+		return &NotReady{class: atSink, err: h.sinkErr}
 	case h.undelivered >= 2:
-		return &NotReady{atSink, fmt.Errorf("%d sends in a row delivered nothing, the last: %s", h.undelivered, h.undeliveredErr)}
+		return &NotReady{class: atSink, err: fmt.Errorf("%d sends in a row delivered nothing, the last: %s", h.undelivered, h.undeliveredErr)}
 	case h.backpressureErr != nil:
-		return &NotReady{stalled, h.backpressureErr}
+		return &NotReady{class: stalled, err: h.backpressureErr}
 	}
 	for _, since := range []time.Time{h.freshSince, h.dueSince} {
 		if passed := now.Sub(since); !since.IsZero() && passed > h.stalledAfter {
-			return &NotReady{stalled, fmt.Errorf("events wait, and none was delivered or buried for %v", passed.Round(time.Second))}
+			return &NotReady{class: stalled, err: fmt.Errorf("events wait, and none was delivered or buried for %v", passed.Round(time.Second))}
 		}
 	}
 	if err := h.stuck.reason(now, h.stalledAfter); err != nil {
-		return &NotReady{stalled, err}
+		return &NotReady{class: stalled, kind: buffer.KindStuck, err: err}
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ func withOutdated(err error, outdated func(class string) string) error {
 	if text == "" {
 		return err
 	}
-	return &NotReady{why.class, fmt.Errorf("%w; %s", why.err, text)}
+	return &NotReady{class: why.class, kind: why.kind, err: fmt.Errorf("%w; %s", why.err, text)}
 }
 
 // noteOutdated has status and doctor show what of the configuration has changed since the process read it, while the pipeline is not ready because

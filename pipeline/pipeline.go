@@ -94,25 +94,25 @@ func (p *Pipeline) Ready() error { return withOutdated(p.ready(), p.config.Outda
 
 func (p *Pipeline) ready() error {
 	if err := p.worker.Hung(); err != nil {
-		return &NotReady{stalled, err}
+		return &NotReady{class: stalled, err: err}
 	}
 	if p.pause.paused.Load() {
 		return p.health.databaseReady()
 	}
 	if err := p.worker.Kept(); errors.Is(err, buffer.ErrNoWrites) {
-		return &NotReady{database, err}
+		return &NotReady{class: database, err: err}
 	} else if err != nil {
-		return &NotReady{stalled, err}
+		return &NotReady{class: stalled, err: err}
 	}
 	if err := p.worker.Unsettled(); err != nil {
-		return &NotReady{database, err}
+		return &NotReady{class: database, err: err}
 	}
 	if err := p.worker.Outage(); err != nil && !p.health.outageOver() {
 		return classifyOutage(err)
 	}
 	// When nothing waits any more, nobody knows whether the sink still refuses.
 	if err := p.worker.Refusal(); err != nil && p.health.waits() {
-		return &NotReady{refusing, err}
+		return &NotReady{class: refusing, err: err}
 	}
 	return p.health.ready(time.Now())
 }

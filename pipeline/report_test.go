@@ -112,7 +112,7 @@ func TestReporter(t *testing.T) {
 		if last := h.to.last(); last.NotReady != "" {
 			t.Errorf("while it starts the report is %+v", last)
 		}
-		h.notOK = &NotReady{atSink, errors.New("503 to s3cret")}
+		h.notOK = &NotReady{class: atSink, err: errors.New("503 to s3cret")}
 		wait(2 * time.Second)
 		if last := h.to.last(); last.NotReady != "sink: 503 to ***" || last.NotReadyClass != "sink" {
 			t.Errorf("the report is %+v", last)
@@ -169,7 +169,7 @@ func TestReporter(t *testing.T) {
 		if got := h.to.last().Notice; got != "" {
 			t.Errorf("while it is ready the notice is %q", got)
 		}
-		h.notOK = &NotReady{atSink, errors.New("401")}
+		h.notOK = &NotReady{class: atSink, err: errors.New("401")}
 		if err := withOutdated(h.notOK, h.outdated); err.Error() != "sink: 401; token changed" {
 			t.Errorf("the reason is %q", err)
 		}
@@ -180,7 +180,7 @@ func TestReporter(t *testing.T) {
 		if n := strings.Count(h.log.String(), `change="token changed"`); n < 5 || n > 6 {
 			t.Errorf("in five minutes the log has %d lines:\n%s", n, h.log)
 		}
-		h.notOK = &NotReady{database, errors.New("no route")}
+		h.notOK = &NotReady{class: database, err: errors.New("no route")}
 		wait(10 * time.Second)
 		if got := h.to.last().Notice; got != "" {
 			t.Errorf("while the database is away the notice is %q", got)
@@ -193,7 +193,7 @@ func TestReporter(t *testing.T) {
 		if n := strings.Count(h.log.String(), "no route"); n != 1 {
 			t.Errorf("the log has %d warnings; want 1:\n%s", n, h.log)
 		}
-		h.failing, h.notOK = false, &NotReady{database, errors.New("no route")}
+		h.failing, h.notOK = false, &NotReady{class: database, err: errors.New("no route")}
 		wait(time.Minute)
 		if n := strings.Count(h.log.String(), "no route"); n != 1 {
 			t.Errorf("the log has %d warnings, the last of what other lines say:\n%s", n, h.log)

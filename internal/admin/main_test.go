@@ -69,6 +69,7 @@ func (s *state) Status(ctx context.Context) (buffer.Status, error) {
 type unready struct{ error }
 
 func (unready) Class() string { return "database" }
+func (unready) Kind() string  { return "database" }
 
 var errUnreachable = errors.New("dial tcp 10.0.0.1:5432: no route; was sent s3cret")
 

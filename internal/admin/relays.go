@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -103,8 +104,10 @@ func relayProblems(s *buffer.Status, sinks []string, redact func(string) string)
 	for i := range notReady {
 		r := &notReady[i]
 		reason := redact(r.NotReady)
-		if words := inWords[r.NotReadyClass]; words != "" && waitsFor(s, r.Sink, r.NotReady) {
-			reason = words
+		if words := inWords[r.NotReadyClass]; words != "" {
+			if quoted := waitsFor(s, r.Sink, r.NotReady); quoted != "" {
+				reason = cmp.Or(withoutQuote(reason, redact(quoted), r.NotReadyClass), words)
+			}
 		}
 		problems = append(problems, RelayName(r)+" has not been ready for "+Age(r.NotReadyFor)+": "+reason)
 	}
@@ -165,15 +168,30 @@ func RelayName(r *buffer.Relay) string {
 	return name
 }
 
-// waitsFor reports whether batches of a sink wait for what a reason quotes.
-func waitsFor(s *buffer.Status, sink, reason string) bool {
+// withoutQuote returns what a reason says besides what it quotes last; "" if that is its class alone. How many sends in a row delivered nothing does not matter.
+func withoutQuote(reason, quoted, class string) string {
+	before, _, _ := strings.Cut(reason, quoted)
+	before = strings.TrimRight(before, ": ")
+	if before == class || class == buffer.NotReadySink && strings.HasSuffix(before, ", the last") {
+		return ""
+	}
+	return before
+}
+
+// waitsFor returns the error that batches of a sink wait for and that a reason quotes; "" if there is none.
+func waitsFor(s *buffer.Status, sink, reason string) string {
 	waits := s.Waits
 	for i := range s.Sinks {
 		if s.Sinks[i].Name == sink {
 			waits = s.Sinks[i].Waits
 		}
 	}
-	return slices.ContainsFunc(waits, func(w buffer.Wait) bool { return w.Error != "" && strings.Contains(reason, w.Error) })
+	for _, w := range waits {
+		if w.Error != "" && strings.Contains(reason, w.Error) {
+			return w.Error
+		}
+	}
+	return ""
 }
 
 // process is an owner without its pipeline: host/pid.

@@ -12,7 +12,7 @@ import (
 // SinkReport is the status of one of several sinks.
 type SinkReport struct {
 	Name string `json:"name"`
-	// State says in words what the sink does: paused 3m, no relay, sink down 3m, refusing 3m, db error 3m, stalled 3m, trying sink, idle, sending, due, retries in 2m 3s, deleting, dropped, not in the configuration. That of [buffer.Unrouted]
+	// State says in words what the sink does: paused 3m, no relay, sink down 3m, refusing 3m, db error 3m, stalled 3m, some stuck 3m, trying sink, idle, sending, due, retries in 2m 3s, deleting, dropped, not in the configuration. That of [buffer.Unrouted]
 	// is not routed yet, kept until a sink takes them, or no sink takes them.
 	State string `json:"state"`
 	// Pending events are those that the sink does not have.
@@ -124,6 +124,8 @@ func batchesState(leased, waiting, delivered, due int64, next time.Duration, wai
 	switch {
 	case !ready && notReady == nil:
 		return noRelay
+	case !ready && notReady.NotReadyClass == buffer.NotReadyStalled && deliversMeanwhile(notReady):
+		return "some stuck " + roughly(notReady.NotReadyFor)
 	case !ready:
 		return states[notReady.NotReadyClass] + " " + roughly(notReady.NotReadyFor)
 	case waiting > 0 && due == 0 && leased == 0 && len(waits) > 0 && !slices.ContainsFunc(waits, func(w buffer.Wait) bool { return !w.Early }):
@@ -138,6 +140,11 @@ func batchesState(leased, waiting, delivered, due int64, next time.Duration, wai
 		return "deleting"
 	}
 	return "idle"
+}
+
+// deliversMeanwhile reports whether a relay has delivered events since it is not ready.
+func deliversMeanwhile(r *buffer.Relay) bool {
+	return r.LastDelivery >= 0 && r.LastDelivery < r.NotReadyFor
 }
 
 // claimingStopped says that nothing more is claimed because so many batches wait; "" otherwise. With several sinks, each of them must have
@@ -164,14 +171,16 @@ type NotReadyReason struct {
 	Sink string
 	// Class says it without a word about events: database, sink, stalled or refusing.
 	Class string
-	Err   error
+	// Kind is finer than the class, or the same; see buffer.KindStuck.
+	Kind string
+	Err  error
 }
 
 // NotReady returns everything that is not ready.
 func (p *Pipeline) NotReady() (all []NotReadyReason) {
 	add := func(sink string, r Readiness) {
 		if err := r.Ready(); err != nil {
-			all = append(all, NotReadyReason{p.Name, sink, classOf(err), err})
+			all = append(all, NotReadyReason{p.Name, sink, classOf(err), kindOf(err), err})
 		}
 	}
 	if p.Sinks == nil {
@@ -189,6 +198,14 @@ func (p *Pipeline) NotReady() (all []NotReadyReason) {
 func classOf(err error) string {
 	if c, ok := errors.AsType[classified](err); ok {
 		return c.Class()
+	}
+	return "stalled"
+}
+
+// kindOf is the kind of why something is not ready.
+func kindOf(err error) string {
+	if c, ok := errors.AsType[classified](err); ok {
+		return c.Kind()
 	}
 	return "stalled"
 }

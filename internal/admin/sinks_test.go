@@ -199,9 +199,16 @@ func TestSinkState(t *testing.T) {
 			t.Errorf("while %+v wait the state is %q, want %q", waits, got, want)
 		}
 	}
+	// What is stuck is a part of the events, or all of them.
+	for ago, want := range map[time.Duration]string{3 * time.Second: "some stuck 1m", 70 * time.Second: "stalled 1m", -1: "stalled 1m"} {
+		relay := buffer.Relay{RelayReport: buffer.RelayReport{NotReadyClass: "stalled", NotReadyFor: time.Minute, LastMinute: 60, LastDelivery: ago}}
+		if got := sinkState(&buffer.SinkStatus{Waiting: 1}, true, []buffer.Relay{relay}); got != want {
+			t.Errorf("stalled for 1m, the last delivery %v ago: %q, want %q", ago, got, want)
+		}
+	}
 	// During an outage the half-open probes are sent, and the last minute was a good one.
 	for class, want := range map[string]string{"sink": "sink down 3m", "refusing": "refusing 3m", "database": "db error 3m", "stalled": "stalled 3m"} {
-		down := buffer.Relay{RelayReport: buffer.RelayReport{NotReady: class + ": why", NotReadyClass: class, NotReadyFor: 200 * time.Second, LastMinute: 7}}
+		down := buffer.Relay{RelayReport: buffer.RelayReport{NotReady: class + ": why", NotReadyClass: class, NotReadyFor: 200 * time.Second, LastMinute: 7, LastDelivery: 201 * time.Second}}
 		if got := sinkState(&buffer.SinkStatus{Leased: 1, Waiting: 2, Due: 1}, true, []buffer.Relay{down}); got != want {
 			t.Errorf("the state is %q, want %q", got, want)
 		}
@@ -235,5 +242,27 @@ func decode(t *testing.T, w *httptest.ResponseRecorder, into any) {
 	t.Helper()
 	if err := json.Unmarshal(w.Body.Bytes(), into); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// TestRelayProblems_Quote: the line of a relay says what it knows besides the error, which the line of the waiting batches has.
+func TestRelayProblems_Quote(t *testing.T) {
+	t.Parallel()
+	for reason, want := range map[string]string{
+		"sink: 3 sends in a row delivered nothing, the last: 503 with s3cret": "the sink is unavailable",
+		"sink: 503 with s3cret":    "the sink is unavailable",
+		"stalled: 503 with s3cret": "nothing is delivered",
+		"stalled: 1 batch is not accepted while others are; batch 7 has waited for 1m50s: 503 with s3cret": "stalled: 1 batch is not accepted while others are; batch 7 has waited for 1m50s",
+		"stalled: events wait, and none was delivered or buried for 1m0s":                                  "stalled: events wait, and none was delivered or buried for 1m0s",
+	} {
+		class, _, _ := strings.Cut(reason, ":")
+		s := &buffer.Status{
+			Waits:  []buffer.Wait{{Error: "503 with s3cret", Batches: 1}},
+			Relays: []buffer.Relay{{Owner: "web/1/shop", RelayReport: buffer.RelayReport{NotReady: reason, NotReadyClass: class, NotReadyFor: time.Minute}}},
+		}
+		got := relayProblems(s, nil, func(text string) string { return strings.ReplaceAll(text, "s3cret", "***") })
+		if diff := cmp.Diff([]string{"relay web/1 has not been ready for 1m 0s: " + want}, got); diff != "" {
+			t.Error(diff)
+		}
 	}
 }

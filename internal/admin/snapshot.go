@@ -75,6 +75,7 @@ func (p *Pipeline) statuses(s *buffer.Status) []buffer.SinkStatus {
 type classified interface {
 	error
 	Class() string
+	Kind() string
 }
 
 const (

@@ -82,8 +82,8 @@ func grouped(all []problem) []problem {
 	return groups
 }
 
-// classProblem says what the class of a readiness error means; access and full are kinds of outages of the sink.
-var classProblem = map[string]struct{ title, alone, do string }{
+// kindProblem says what the kind of a readiness error, or else its class, means; access and full are kinds of outages of the sink.
+var kindProblem = map[string]struct{ title, alone, do string }{
 	"database": {
 		"database does not work", "The relay tries again every second. Events are safe in their table or at their sink; nothing is sent twice or lost.",
 		"Check that the database runs, has disk space, and accepts writes.",
@@ -108,24 +108,31 @@ var classProblem = map[string]struct{ title, alone, do string }{
 		"stands still", "The relay keeps trying.",
 		"See what doctor finds.",
 	},
+	buffer.KindStuck: {
+		"some batches are stuck", "Other events are sent. The relay tries these again; an event that fails retry.max_attempts times while others are accepted becomes a dead letter.",
+		"Read the error: correct the event, or the setting or program that it names; Try it shows the request of an event.",
+	},
 }
 
 // problems returns what is wrong, the worst first. Since is not set.
 func problems(s *Console, report *admin.Report) (all []problem) {
 	notReady := map[string]bool{}
 	for _, e := range report.Errors {
-		one := classProblem["database"]
+		one := kindProblem["database"]
 		notReady[e.Name] = true
 		all = append(all, problem{Pipeline: e.Name, Title: one.title, Detail: e.Error, Alone: one.alone, Do: one.do})
 	}
 	for _, p := range s.config.Source.Pipelines() {
 		for _, n := range p.NotReady() {
-			one := classProblem[n.Class]
+			one, ok := kindProblem[n.Kind]
 			switch {
+			case ok:
 			case errors.Is(n.Err, sink.ErrAccess):
-				one = classProblem["access"]
+				one = kindProblem["access"]
 			case errors.Is(n.Err, sink.ErrFull):
-				one = classProblem["full"]
+				one = kindProblem["full"]
+			default:
+				one = kindProblem[n.Class]
 			}
 			if notReady[n.Pipeline] && n.Class == "database" {
 				continue
@@ -207,7 +214,7 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 		for _, w := range waits {
 			add(problem{
 				Sink: sink, Title: "batches wait for a retry", Detail: w.Text(), Warning: true,
-				Alone: "They are sent again by themselves.", Do: "Read what the sink says.", Link: pipelineLink(p.Name), LinkText: "what waits",
+				Alone: "They are sent again by themselves.", Do: "Read the error: the sink said so, or a program or projection of yours failed.", Link: pipelineLink(p.Name), LinkText: "what waits",
 			})
 			return
 		}

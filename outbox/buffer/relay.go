@@ -50,6 +50,11 @@ const (
 	NotReadyRefusing = "refusing" // the sink refuses all that it is sent
 )
 
+// Kinds of reasons why a relay makes no progress that are finer than their class.
+const (
+	KindStuck = "stuck" // stalled: some batches are not accepted while others are
+)
+
 // Relay is a process that works, or worked, on a buffer.
 type Relay struct {
 	RelayReport
