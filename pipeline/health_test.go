@@ -260,7 +260,7 @@ func TestHealth_StuckBatch(t *testing.T) {
 		}
 		for range 4 {
 			expectReadiness(t, p, "after three outages between deliveries", "stalled: 1 batch is not accepted while others are; batch "+bad.GroupID.String())
-			if why, ok := errors.AsType[*NotReady](p.Ready()); !ok || why.Kind() != buffer.KindStuck || why.Class() != "stalled" {
+			if why, ok := errors.AsType[*pipeline.NotReady](p.Ready()); !ok || why.Kind() != buffer.KindStuck || why.Class() != "stalled" {
 				t.Errorf("its kind is %v", why)
 			}
 			expectReadiness(t, p, "the reason", errTest.Error())

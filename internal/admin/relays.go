@@ -123,7 +123,7 @@ func relayProblems(s *buffer.Status, sinks []string, redact func(string) string)
 		addGone("")
 		return problems
 	}
-	text, named := "no relay runs", ""
+	text, named, fix := "no relay runs", "", ". > relay run -c relay.yaml"
 	if len(relays) > 0 { // the one that was seen last comes first
 		last := &relays[0]
 		for i := range relays {
@@ -131,14 +131,15 @@ func relayProblems(s *buffer.Status, sinks []string, redact func(string) string)
 				last = &relays[i]
 			}
 		}
-		how := "did not stop in order, and was last seen"
-		if last.Stopped {
-			how = "stopped"
-		}
 		named = process(last.Owner)
-		text += fmt.Sprintf("; %s %s %s ago", named, how, Age(last.Seen))
+		if last.Stopped {
+			text += fmt.Sprintf("; %s stopped %s ago", named, Age(last.Seen))
+		} else {
+			text = fmt.Sprintf("no relay has reported for %s; %s did not stop in order: it was killed, or it runs and cannot reach the database", Age(last.Seen), named)
+			fix = ". > restart it, because it reads secrets at its start, or start another: relay run -c relay.yaml"
+		}
 	}
-	problems = []string{text + ". > relay run -c relay.yaml"}
+	problems = []string{text + fix}
 	addGone(named)
 	return problems
 }

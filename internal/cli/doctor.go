@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"slices"
@@ -49,6 +50,7 @@ is well. The exit status is 1 if anything fails.`,
 		}
 		d := diagnosis.Run(c.Context(), cfg, pipelines, diagnosis.Options{
 			Text: func(text string) string { return oneLine(a.redact(a.forFile(text))) }, Fix: func(fix string) string { return a.redact(a.forFile(fix)) },
+			LocalRelay: func(ctx context.Context, pipeline string) string { return localRelay(ctx, cfg.Admin, pipeline) },
 		})
 		for _, err := range closeAll(pipelines) {
 			a.fail(err)

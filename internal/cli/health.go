@@ -14,6 +14,7 @@ import (
 
 	"github.com/outboxrelay/relay/internal/certfile"
 	"github.com/outboxrelay/relay/internal/config"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 const (
@@ -45,38 +46,12 @@ restart does not repair a sink.`,
 	return c
 }
 
-// health requests a path of the admin endpoint. A listen address without a host, or with
-// 0.0.0.0, is dialled on this machine.
-func (a *app) health(ctx context.Context, admin config.Admin, path string) (err error) {
+// health requests a path of the admin endpoint.
+func (a *app) health(ctx context.Context, admin config.Admin, path string) error {
 	if admin.Listen == "" {
 		return usage(`admin.listen is ""; expected an address, because health asks the admin endpoint`)
 	}
-	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
-	defer cancel()
-	url := scheme(admin) + "://" + admin.Listen + path
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
-	if err != nil {
-		return err
-	}
-	if tokens := admin.AllTokens(); len(tokens) > 0 {
-		request.Header.Set("Authorization", "Bearer "+tokens[0].Token.Reveal())
-	}
-	transport := &http.Transport{DisableKeepAlives: true} // and no proxy
-	if admin.TLS.Cert != "" {
-		if transport.TLSClientConfig, err = certfile.Client(admin.TLS.Cert); err != nil {
-			return fmt.Errorf("admin.tls.%w", err)
-		}
-	}
-	client := http.Client{Transport: transport}
-	response, err := client.Do(request)
-	if err != nil {
-		return fmt.Errorf("the relay does not answer at admin.listen; start it with relay run, or see its log: %w", err)
-	}
-	defer func() { err = errors.Join(err, response.Body.Close()) }()
-	if response.StatusCode == http.StatusSwitchingProtocols { // its body is the connection, whose reads no context ends
-		return fmt.Errorf("GET %s: %s: another program than the relay answers at admin.listen", url, response.Status)
-	}
-	body, err := io.ReadAll(io.LimitReader(response.Body, healthLimit))
+	status, body, err := askRelay(ctx, admin, path, healthTimeout)
 	if err != nil {
 		return err
 	}
@@ -85,11 +60,70 @@ func (a *app) health(ctx context.Context, admin config.Admin, path string) (err 
 		_, err = io.WriteString(a.stdout, a.redact(ready.text()))
 		return err
 	}
-	if response.StatusCode != http.StatusOK {
-		return fmt.Errorf("GET %s: %s: %s", url, response.Status, strings.TrimSpace(string(body)))
+	if status != http.StatusOK {
+		return fmt.Errorf("GET %s: %d %s: %s", adminURL(admin, path), status, http.StatusText(status), strings.TrimSpace(string(body)))
 	}
 	_, err = a.stdout.Write(body)
 	return err
+}
+
+func adminURL(admin config.Admin, path string) string {
+	return scheme(admin) + "://" + admin.Listen + path
+}
+
+// askRelay requests a path of the admin endpoint. A listen address without a host, or with
+// 0.0.0.0, is dialled on this machine.
+func askRelay(ctx context.Context, admin config.Admin, path string, timeout time.Duration) (status int, body []byte, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	url := adminURL(admin, path)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, http.NoBody)
+	if err != nil {
+		return 0, nil, err
+	}
+	if tokens := admin.AllTokens(); len(tokens) > 0 {
+		request.Header.Set("Authorization", "Bearer "+tokens[0].Token.Reveal())
+	}
+	transport := &http.Transport{DisableKeepAlives: true} // and no proxy
+	if admin.TLS.Cert != "" {
+		if transport.TLSClientConfig, err = certfile.Client(admin.TLS.Cert); err != nil {
+			return 0, nil, fmt.Errorf("admin.tls.%w", err)
+		}
+	}
+	client := http.Client{Transport: transport}
+	response, err := client.Do(request)
+	if err != nil {
+		return 0, nil, fmt.Errorf("the relay does not answer at admin.listen; start it with relay run, or see its log: %w", err)
+	}
+	defer func() { err = errors.Join(err, response.Body.Close()) }()
+	if response.StatusCode == http.StatusSwitchingProtocols { // its body is the connection, whose reads no context ends
+		return 0, nil, fmt.Errorf("GET %s: %s: another program than the relay answers at admin.listen", url, response.Status)
+	}
+	body, err = io.ReadAll(io.LimitReader(response.Body, healthLimit))
+	return response.StatusCode, body, err
+}
+
+// localTimeout is how long a relay on this machine may take to say what it does.
+const localTimeout = time.Second
+
+// localRelay returns what the relay that answers at admin.listen says of a pipeline whose database does not work for it, as far as it says; "" otherwise.
+func localRelay(ctx context.Context, admin config.Admin, pipeline string) string {
+	if admin.Listen == "" {
+		return ""
+	}
+	_, body, err := askRelay(ctx, admin, "/readyz", localTimeout)
+	if err != nil {
+		return ""
+	}
+	r, _ := readinessOf(body)
+	for _, p := range r.Pipelines {
+		if p.Name != pipeline || p.Class != buffer.NotReadyDatabase {
+			continue
+		}
+		says := strings.TrimSuffix(p.text(p.Name), "\n")
+		return fmt.Sprintf("a relay answers at admin.listen (%s) and does not report to the database; it says of %s. > restart it, because it reads secrets at its start", admin.Listen, says)
+	}
+	return ""
 }
 
 // readiness is the answer of /readyz.

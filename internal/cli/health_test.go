@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -142,4 +143,25 @@ func TestHealth_TLS(t *testing.T) {
 	}
 	r.signal(syscall.SIGTERM)
 	r.exit()
+}
+
+// TestLocalRelay: a relay that cannot reach its database, as after a change of the password, does not report to it. On its host, status and doctor ask it.
+func TestLocalRelay(t *testing.T) {
+	t.Parallel()
+	var answer atomic.Value
+	answer.Store(`{"ready":false,"pipelines":[{"name":"orders","ready":false,"class":"database","reason":"database: the database rejects the role"}]}`)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, _ = io.WriteString(w, answer.Load().(string))
+	}))
+	t.Cleanup(server.Close)
+	path := write(t, strings.Replace(onePipeline("orders", "sqlite://"+t.TempDir()+"/orders.db", "stdout:"), `{listen: ""}`, `{listen: "`+server.Listener.Addr().String()+`"}`, 1))
+	do(t, nil, "migrate", "-c", path)
+	const says = "does not report to the database; it says of orders: not ready: database: the database rejects the role"
+	do(t, nil, "status", "-c", path).want(t, 0, says+". > restart it, because it reads secrets at its start\n", "")
+	do(t, nil, "doctor", "-c", path).want(t, 1, says, "")
+	for _, other := range []string{`{"pipelines":[{"name":"bills","class":"database"}]}`, `{"pipelines":[{"name":"orders","class":"sink"}]}`, "another program"} {
+		answer.Store(other)
+		do(t, nil, "status", "-c", path).want(t, 0, "orders: no relay runs. > relay run -c", "")
+	}
 }

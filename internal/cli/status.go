@@ -53,6 +53,7 @@ since when: sink down 3m, refusing 3m, db error 3m, stalled 3m.`,
 		if err != nil {
 			return err
 		}
+		s.admin = cfg.Admin
 		defer s.close()
 		if watch {
 			return a.watchStatus(c.Context(), s)
@@ -114,6 +115,7 @@ func (a *app) watchStatus(ctx context.Context, s *statusReader) error {
 type statusReader struct {
 	pipelines []*config.Pipeline
 	buffers   []buffer.Buffer
+	admin     config.Admin
 }
 
 func openStatus(cfg *config.Config) (*statusReader, error) {
@@ -173,6 +175,11 @@ func (s *statusReader) read(ctx context.Context, redact func(string) string) (ad
 		}
 		for _, f := range blockers[i].hidden {
 			one.HiddenTransaction = redact(f.Text + ". > " + f.Fix)
+		}
+		if !slices.ContainsFunc(one.Relays, func(r admin.RelayReport) bool { return r.Running }) {
+			if says := localRelay(ctx, s.admin, p.Name); says != "" {
+				one.RelayProblems = []string{redact(says)}
+			}
 		}
 		report.Pipelines = append(report.Pipelines, one)
 	}

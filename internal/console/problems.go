@@ -86,7 +86,7 @@ func grouped(all []problem) []problem {
 var kindProblem = map[string]struct{ title, alone, do string }{
 	"database": {
 		"database does not work", "The relay tries again every second. Events are safe in their table or at their sink; nothing is sent twice or lost.",
-		"Check that the database runs, has disk space, and accepts writes.",
+		"Check that the database runs, has disk space, and accepts writes, and that user and password are right. A relay reads secrets at its start: restart it after a change.",
 	},
 	"sink": {
 		"sink unavailable", "Events wait, none becomes a dead letter. The relay probes the sink about every second and continues when it answers.",
@@ -120,6 +120,13 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 	for _, e := range report.Errors {
 		one := kindProblem["database"]
 		notReady[e.Name] = true
+		for _, p := range s.config.Source.Pipelines() {
+			for _, n := range p.NotReady() { // it says more: which file has changed since the start
+				if n.Pipeline == e.Name && n.Class == "database" {
+					e.Error = s.config.Redact(n.Err.Error())
+				}
+			}
+		}
 		all = append(all, problem{Pipeline: e.Name, Title: one.title, Detail: e.Error, Alone: one.alone, Do: one.do})
 	}
 	for _, p := range s.config.Source.Pipelines() {

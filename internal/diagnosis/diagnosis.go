@@ -71,6 +71,8 @@ type Options struct {
 	Databases int
 	// Blockers adds what blocks vacuum, whatever its age.
 	Blockers bool
+	// LocalRelay is asked about a pipeline of which the database knows no running relay; see the CLI. It returns the problem, ". > " and the fix, or "".
+	LocalRelay func(ctx context.Context, pipeline string) string
 }
 
 // Run checks all databases and sinks concurrently. pipelines are those of the configuration, in its order; they may be running.
@@ -93,7 +95,7 @@ func Run(ctx context.Context, cfg *config.Config, pipelines []*config.Runtime, o
 				databases <- struct{}{}
 				defer func() { <-databases }()
 				return limited(ctx, func(ctx context.Context) []buffer.Finding {
-					return slices.Concat(opened.Buffer.Diagnose(ctx), events(ctx, opened), relays(ctx, &cfg.Pipelines[i], opened.Buffer))
+					return slices.Concat(opened.Buffer.Diagnose(ctx), events(ctx, opened), relays(ctx, &cfg.Pipelines[i], opened.Buffer, o.LocalRelay))
 				})
 			}})
 		for _, s := range opened.Sinks {

@@ -11,8 +11,8 @@ import (
 )
 
 // relays adds what the running relays say of themselves. A sink that can be reached may still refuse everything, which only
-// those know who send to it. It returns nothing if the status cannot be read: the buffer's own findings say why.
-func relays(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (findings []buffer.Finding) {
+// those know who send to it. It returns nothing if the status cannot be read: the buffer's own findings say why. local is [Options.LocalRelay].
+func relays(ctx context.Context, p *config.Pipeline, b buffer.Buffer, local func(context.Context, string) string) (findings []buffer.Finding) {
 	const about = "relays"
 	status, err := b.Status(ctx)
 	if err != nil {
@@ -51,7 +51,14 @@ func relays(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (findings 
 		})
 	}
 	findings = append(findings, admin.Unserved(&status, p.SinkNames())...)
+	says := ""
+	if running == 0 && local != nil {
+		says = local(ctx, p.Name)
+	}
 	switch {
+	case says != "":
+		text, fix, _ := strings.Cut(says, ". > ")
+		findings = append(findings, buffer.Finding{Level: buffer.LevelError, Subject: about, Text: text, Fix: fix})
 	case running == 0 && len(gone) > 0 && status.Pending > 0: // nobody stopped them
 		findings = append(findings, buffer.Finding{Level: buffer.LevelError, Subject: about, Text: "none runs, and events wait", Fix: "relay run -c relay.yaml"})
 	case running == 0:

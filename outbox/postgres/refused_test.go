@@ -53,6 +53,8 @@ func TestCheck_ConnectionsRefused(t *testing.T) {
 		"Full":     {pgproto3.ErrorResponse{Code: "53100", Message: "could not write: No space left on device"}, []string{"its disk is full: PostgreSQL at 127.0.0.1:", "No space left on device (SQLSTATE 53100)"}, true},
 		"Cache":    {pgproto3.ErrorResponse{Code: "XX000", Message: "could not write init file", File: "relcache.c"}, []string{"its disk is full: PostgreSQL at 127.0.0.1:", "FATAL: could not write init file (SQLSTATE XX000)"}, true},
 		"Internal": {pgproto3.ErrorResponse{Code: "XX000", Message: "something", File: "other.c"}, []string{" refuses connections: FATAL: something (SQLSTATE XX000)"}, false},
+		"Password": {pgproto3.ErrorResponse{Code: "28P01", Message: "password authentication failed for user"}, []string{"the database rejects the role; check user and password in source.url, and pg_hba.conf: PostgreSQL at 127.0.0.1:", " refuses connections: FATAL: password authentication failed for user (SQLSTATE 28P01)"}, false},
+		"Database": {pgproto3.ErrorResponse{Code: "3D000", Message: "database does not exist"}, []string{"the database does not exist; check source.url, or run createdb: PostgreSQL at 127.0.0.1:"}, false},
 		"Recovery": {pgproto3.ErrorResponse{Code: "57P03", Message: "the database system is in recovery mode"}, []string{" refuses connections: FATAL: the database system is in recovery mode (SQLSTATE 57P03)"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -91,13 +91,17 @@ func ConnectError(to *pgx.ConnConfig, err error) error {
 	case full:
 		return fmt.Errorf("%w: its disk is full: %w", buffer.ErrNoWrites, err)
 	}
+	shown := err
+	if isRefused {
+		shown = answer
+	}
 	switch Code(err) {
 	case CodeBadAuth, CodeBadAuthMethod:
-		return fmt.Errorf("%w: the database rejects the role; check user and password in source.url, and pg_hba.conf: %w", buffer.ErrNotReady, err)
+		return fmt.Errorf("%w: the database rejects the role; check user and password in source.url, and pg_hba.conf: %w", buffer.ErrNotReady, shown)
 	case CodeReadOnly:
 		return fmt.Errorf("%w: %w", buffer.ErrNoWrites, err)
 	case CodeNoDatabase:
-		return fmt.Errorf("%w: the database does not exist; check source.url, or run createdb: %w", buffer.ErrNotReady, err)
+		return fmt.Errorf("%w: the database does not exist; check source.url, or run createdb: %w", buffer.ErrNotReady, shown)
 	}
 	connectErr, connecting := errors.AsType[*pgconn.ConnectError](err)
 	switch {
