@@ -51,7 +51,7 @@ func TestPause(t *testing.T) {
 	do(t, nil, "pause", "-c", path, "--reason", "two\nlines").want(t, 2, "", "--reason: the reason has a line break")
 	db.insert(1)
 	do(t, nil, "resume", "-c", path).want(t, 0, "orders: resumed\n", "")
-	do(t, nil, "resume", "-c", path).want(t, 0, "orders: was not paused\n", "")
+	do(t, nil, "resume", "-y", "-c", path).want(t, 0, "orders: was not paused\n", "")
 	sent(2)
 	r.signal(os.Interrupt)
 	if code := r.exit(); code != 0 {
