@@ -75,6 +75,8 @@ type refusal struct {
 const (
 	// pathLost is how long the search waits for the batch to be halved, which an outage or another process may keep.
 	pathLost = 15 * time.Second
+	// acceptedLately: a sink that accepted an event since then is not said to refuse every event. That its key expired is not excluded.
+	acceptedLately = time.Minute
 	// tryTakes is how long a claim and its send are waited for before another is tried.
 	tryTakes = time.Second
 )
@@ -343,7 +345,7 @@ func (d *refusals) err() error {
 func (d *refusals) refuses() (what string, others bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.what(), !d.several || !d.events.many()
+	return d.what(), !d.several || !d.events.many() || time.Since(d.acceptedAt) < acceptedLately
 }
 
 func (d *refusals) what() string {
@@ -353,6 +355,9 @@ func (d *refusals) what() string {
 		return d.events.String() + noOther
 	case !d.several: // as after the replay of bad events
 		return "the events of one batch" + noOther
+	}
+	if time.Since(d.acceptedAt) < acceptedLately {
+		return "many events, and accepted others less than a minute ago"
 	}
 	return "every event"
 }

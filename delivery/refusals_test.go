@@ -167,6 +167,34 @@ func TestRefusal_Words(t *testing.T) {
 	}
 }
 
+// TestRefusal_WordsAmongAccepted: a burst of bad events among good ones is not called a sink that refuses every event. A minute later it is one.
+func TestRefusal_WordsAmongAccepted(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := newLedger(func(c *delivery.Config) { c.MaxAttempts = 100 }, func(ids []int64) error {
+			if slices.Contains(ids, 1) {
+				return nil
+			}
+			return sink.Permanent(errBad)
+		})
+		l.put(1)
+		l.drain(t)
+		for id := range int64(4) {
+			l.put(10+2*id, 11+2*id)
+		}
+		for range 2 {
+			l.drain(t)
+			<-time.After(5 * time.Second)
+		}
+		for after, want := range []string{"many events, and accepted others less than a minute ago", "every event"} {
+			if err := l.Refusal(); err == nil || !strings.Contains(err.Error(), "the sink refuses "+want+",") {
+				t.Errorf("after %d minutes: %v", after, err)
+			}
+			<-time.After(time.Minute)
+		}
+	})
+}
+
 func refusesAll([]int64) error { return sink.Permanent(errBad) }
 
 // The bad events of a batch that is refused as a whole are found in at most 2*ceil(log2(batch))+1 requests each, all
