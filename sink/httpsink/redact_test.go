@@ -1,8 +1,13 @@
 package httpsink
 
 import (
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
+
+	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 func TestMaskPath(t *testing.T) {
@@ -34,6 +39,26 @@ func TestRedactor_Truncated(t *testing.T) {
 		}
 		if got, want := r.quote([]byte(response), false), "*** is not allowed"; len(before) < maxQuote && !strings.Contains(got, want) {
 			t.Errorf("%q is quoted as %q", response, got)
+		}
+	}
+}
+
+// TestErrors_NameThePath: after a 404 the path is the cause. What may be secret in it is hidden.
+func TestErrors_NameThePath(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.NotFoundHandler())
+	t.Cleanup(server.Close)
+	for path, want := range map[string]string{"/api/v1/contacts": "/api/v1/contacts: 404 ", "/hook/T0aB3xK9qLm2ZpR7": "/hook/***: 404 ", "/in?key=abc": "/in?***: 404 "} {
+		s, err := New(Config{URL: server.URL + path})
+		if err != nil {
+			t.Fatal(err)
+		}
+		b := &buffer.Batch{GroupID: buffer.NewGroupID(), Events: []outbox.Event{{ID: 1, Topic: "t", Payload: []byte("{}")}}}
+		if err := s.Send(t.Context(), b); err == nil || !strings.Contains(err.Error(), "POST "+server.URL+want) {
+			t.Errorf("%s: got %v, want %s", path, err, want)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }

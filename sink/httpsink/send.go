@@ -79,9 +79,9 @@ func (p *prepared) Send(ctx context.Context) error {
 	return err
 }
 
-// named adds the method and the server to an error.
+// named adds the method and the URL, without its secrets, to an error: after a 404 the path is the cause.
 func (s *Sink) named(err error) error {
-	return fmt.Errorf("%s %s://%s: %w", s.cfg.Method, s.scheme, s.host, err)
+	return fmt.Errorf("%s %s: %w", s.cfg.Method, s.shownURL(), err)
 }
 
 // addressUnavailable is an outage of the batch's URL alone. It names the events, so that batches to
