@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"sync"
@@ -252,13 +253,16 @@ func (b *breakers) tryNow() {
 	}
 }
 
+// ErrAskedToWait is found in an outage with a time that the sink named.
+var ErrAskedToWait = errors.New("as the sink asked (Retry-After)")
+
 // outage is why nothing is claimed; nil if batches are.
 func (b *breakers) outage() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	switch {
 	case time.Now().Before(b.pause):
-		return fmt.Errorf("tried again at %s, as the sink asked (Retry-After): %w", b.pause.UTC().Format("15:04:05 UTC"), b.sink.last.err)
+		return fmt.Errorf("nothing is sent before %s, %w; relay retry --now tries it sooner: %w", b.pause.UTC().Format("15:04:05 UTC"), ErrAskedToWait, b.sink.last.err)
 	case b.sink.open():
 		return b.sink.last.err
 	}

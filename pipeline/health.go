@@ -45,12 +45,19 @@ func (e *NotReady) Class() string { return e.class }
 // configuration: the sink is not to blame for them.
 func classifyOutage(err error) *NotReady {
 	switch {
+	case errors.Is(err, sink.ErrProgram) && errors.Is(err, sink.ErrMaybeAccepted):
+		return &NotReady{class: stalled, kind: buffer.KindAnswer, err: fmt.Errorf("a program of the sink fails: results does not expect the sink's answer; "+
+			"if that is right, as after a wrong key, correct the sink's settings, otherwise results (relay preview --answer FILE --status N): %w", err)}
 	case errors.Is(err, sink.ErrProgram):
-		return &NotReady{class: stalled, err: fmt.Errorf("a program of the sink fails: %w", err)}
+		return &NotReady{class: stalled, kind: buffer.KindRequest, err: fmt.Errorf("a program of the sink fails: request, before anything is sent; "+
+			"correct it (relay preview), or the events: %w", err)}
 	case errors.Is(err, buffer.ErrDatabaseUnavailable):
 		return &NotReady{class: database, err: err}
 	case errors.Is(err, delivery.ErrProjection):
 		return &NotReady{class: stalled, err: err}
+	}
+	if errors.Is(err, delivery.ErrAskedToWait) {
+		return &NotReady{class: atSink, kind: buffer.KindAsked, err: err}
 	}
 	return &NotReady{class: atSink, err: err}
 }

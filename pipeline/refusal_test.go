@@ -244,6 +244,9 @@ func TestReady_ProgramFails(t *testing.T) {
 			f.transaction(t, 1, true)
 			p := start(t, f.buffer(t, "relay"), s, nil)
 			reason := expectClass(t, p, "stalled")
+			if why, ok := errors.AsType[*pipeline.NotReady](p.Ready()); ok && why.Kind() != map[string]string{"request": buffer.KindRequest, "results": buffer.KindAnswer}[program] {
+				t.Errorf("the kind is %q", why.Kind())
+			}
 			for _, text := range []string{"a program of the sink fails", program, "no such field"} {
 				if !strings.Contains(reason, text) {
 					t.Errorf("the reason is %q; expected it to contain %q", reason, text)

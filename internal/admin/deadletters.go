@@ -85,6 +85,8 @@ type Changed struct {
 	Skipped int64 `json:"skipped"`
 	// ClosedMeanwhile are those of the skipped ones that another command has closed.
 	ClosedMeanwhile int64 `json:"closed_meanwhile"`
+	// DiedMeanwhile match too, and are still open, because their events died while the command ran.
+	DiedMeanwhile int64 `json:"died_meanwhile,omitempty"`
 	// Dropped are those that a replay skipped, or would skip, because their sink is dropped. They are not in Skipped.
 	Dropped []buffer.DroppedLetters `json:"dropped,omitempty"`
 	DryRun  bool                    `json:"dry_run"`
@@ -121,12 +123,18 @@ func (d DeadLetters) Change(ctx context.Context, act Action, f buffer.DeadFilter
 			progress(c.Changed, total)
 		}
 	}
+	if total == 0 {
+		return c, nil
+	}
+	open, _, err := d.CountClosable(ctx, f)
+	if err != nil {
+		return c, err
+	}
+	open = max(0, open-dropped)
 	if c.Skipped = total - c.Changed; c.Skipped > 0 {
-		open, _, err := d.CountClosable(ctx, f)
-		if err != nil {
-			return c, err
-		}
-		c.ClosedMeanwhile = max(0, c.Skipped-max(0, open-dropped))
+		c.ClosedMeanwhile = max(0, c.Skipped-open)
+	} else {
+		c.DiedMeanwhile = open
 	}
 	return c, nil
 }
@@ -165,8 +173,8 @@ func (d DeadLetters) closable(f buffer.DeadFilter) buffer.DeadFilter {
 // CountClosable counts the open dead letters that match and may be closed, and those that may not, because a hook was not notified yet.
 func (d DeadLetters) CountClosable(ctx context.Context, f buffer.DeadFilter) (open, unnotified int64, err error) {
 	some, err := d.Store.CountDead(ctx, d.closable(f))
-	if err != nil {
-		return 0, 0, err
+	if err != nil || !d.HasHook && len(d.SinkHooks) == 0 { // more of them may die between two counts
+		return some.Open, 0, err
 	}
 	f.Notified, f.SinkNotified = false, false
 	all, err := d.Store.CountDead(ctx, f)

@@ -23,7 +23,7 @@ var (
 	transactionDesc = desc("relay_source_oldest_transaction_seconds",
 		"Age of the oldest open transaction on the database server; 0 if there is none."+unknown)
 	deadLettersDesc = desc("relay_dead_letters", "Open dead letters: neither replayed nor discarded."+unknown)
-	unnotifiedDesc  = desc("relay_dead_letters_unnotified", "Open dead letters that dead_letter.hook was not notified of; all of them without a hook."+unknown)
+	unnotifiedDesc  = desc("relay_dead_letters_unnotified", "Open dead letters that dead_letter.hook was not notified of; 0 without a hook."+unknown)
 	hookDesc        = desc("relay_dead_letter_hook", "1 if a dead_letter.hook is notified of the dead letters, 0 if there is none.")
 	upDesc          = desc("relay_source_up", "1 if the status could be read from the database, 0 otherwise.")
 	batchSizeDesc   = desc("relay_batch_size", "Current batch size: batch_size, or the value that auto found.")
@@ -56,6 +56,9 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 		c.known(delayedDesc, float64(s.Delayed))
 		c.gauge(upDesc, boolGauge(err == nil))
 		if len(p.Sinks) == 0 {
+			if !p.Notifies("") {
+				s.Unnotified = 0
+			}
 			c.status(&buffer.SinkStatus{
 				Pending: s.Pending, OldestPending: s.OldestPending, AgeUnknown: s.AgeUnknown, Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered,
 				Suspects: s.Suspects, OldestSuspect: s.OldestSuspect, Dead: s.Dead, Unnotified: s.Unnotified,
@@ -67,6 +70,9 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 		}
 		for _, one := range p.statuses(&s) {
 			c.sink = one.Name
+			if !p.Notifies(one.Name) {
+				one.Unnotified = 0
+			}
 			c.status(&one)
 		}
 		for _, one := range p.Sinks {

@@ -82,7 +82,7 @@ func TestMetrics_PresentFromTheStart(t *testing.T) {
 	}
 	for name, value := range map[string]float64{
 		"relay_events_pending{pipeline=": 1234, "relay_oldest_pending_seconds{pipeline=": 90.123456,
-		"relay_events_delayed{pipeline=": 0, "relay_source_oldest_transaction_seconds{pipeline=": 5, "relay_dead_letters{pipeline=": 4, "relay_dead_letters_unnotified{pipeline=": 2, "relay_batches{pipeline=": -1,
+		"relay_events_delayed{pipeline=": 0, "relay_source_oldest_transaction_seconds{pipeline=": 5, "relay_dead_letters{pipeline=": 4, "relay_dead_letters_unnotified{pipeline=": 0, "relay_batches{pipeline=": -1,
 		"relay_suspect_batches{pipeline=": 2, "relay_oldest_suspect_seconds{pipeline=": 500,
 	} {
 		if value >= 0 {

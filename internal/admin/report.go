@@ -28,7 +28,7 @@ type PipelineReport struct {
 	Dead                 int64    `json:"dead"`
 	// Delayed are the events whose available_at has not come, which are not pending; nil if there are none.
 	Delayed *DelayedReport `json:"delayed,omitempty"`
-	// State says in words what the pipeline does: paused 3m, no relay, sink down 3m, refusing 3m, db error 3m, stalled 3m, some stuck 3m, trying sink, sending, due, retries in 2m 3s, deleting, idle; "" if there are several sinks, which
+	// State says in words what the pipeline does: paused 3m, no relay, sink down 3m, refusing 3m, db error 3m, stalled 3m, some stuck 3m, asked to wait 28m, trying sink, sending, due, retries in 2m 3s, deleting, idle; "" if there are several sinks, which
 	// have their own.
 	State string `json:"state,omitempty"`
 	// Deliveries is how fast events are delivered; with several sinks an event counts once at each of them.
@@ -281,10 +281,17 @@ func Oldest(pending int64, seconds *float64, none string) string {
 
 // waitReports returns the reports of reasons; tried reports whether a relay tries the sink.
 func waitReports(all []buffer.Wait, tried bool, redact func(string) string) (reports []WaitReport) {
+	known := map[string]int{}
 	for _, w := range all {
 		if w.Error == "" { // it is only due soon
 			continue
 		}
+		cause := causeOf(w.Error)
+		if k, ok := known[cause]; ok && reports[k].Early == (tried && w.Early) {
+			reports[k].add(w)
+			continue
+		}
+		known[cause] = len(reports)
 		reports = append(reports, WaitReport{
 			Error: redact(w.Error), Batches: w.Batches, Events: w.Events,
 			DueInSeconds: max(0, w.First).Round(time.Millisecond).Seconds(), LastDueInSeconds: max(0, w.Last).Round(time.Millisecond).Seconds(),
@@ -292,4 +299,17 @@ func waitReports(all []buffer.Wait, tried bool, redact func(string) string) (rep
 		})
 	}
 	return reports
+}
+
+// causeOf is what errors of the same cause have in common: that a batch was deferred for it, and numbers and ids, make no difference.
+func causeOf(text string) string {
+	return generalized(strings.TrimPrefix(text, "deferred: "))
+}
+
+// add counts batches that wait for the same cause.
+func (w *WaitReport) add(other buffer.Wait) {
+	w.Batches += other.Batches
+	w.Events += other.Events
+	w.DueInSeconds = min(w.DueInSeconds, max(0, other.First).Round(time.Millisecond).Seconds())
+	w.LastDueInSeconds = max(w.LastDueInSeconds, max(0, other.Last).Round(time.Millisecond).Seconds())
 }

@@ -12,7 +12,7 @@ import (
 // SinkReport is the status of one of several sinks.
 type SinkReport struct {
 	Name string `json:"name"`
-	// State says in words what the sink does: paused 3m, no relay, sink down 3m, refusing 3m, db error 3m, stalled 3m, some stuck 3m, trying sink, idle, sending, due, retries in 2m 3s, deleting, dropped, not in the configuration. That of [buffer.Unrouted]
+	// State says in words what the sink does: paused 3m, no relay, sink down 3m, refusing 3m, db error 3m, stalled 3m, some stuck 3m, asked to wait 28m, trying sink, idle, sending, due, retries in 2m 3s, deleting, dropped, not in the configuration. That of [buffer.Unrouted]
 	// is not routed yet, kept until a sink takes them, or no sink takes them.
 	State string `json:"state"`
 	// Pending events are those that the sink does not have.
@@ -126,6 +126,8 @@ func batchesState(leased, waiting, delivered, due int64, next time.Duration, wai
 		return noRelay
 	case !ready && notReady.NotReadyClass == buffer.NotReadyStalled && deliversMeanwhile(notReady):
 		return "some stuck " + roughly(notReady.NotReadyFor)
+	case !ready && notReady.NotReadyClass == buffer.NotReadySink && due == 0 && next > 0 && len(waits) > 0 && !slices.ContainsFunc(waits, func(w buffer.Wait) bool { return w.Early }):
+		return "asked to wait " + roughly(next) // it is not probed
 	case !ready:
 		return states[notReady.NotReadyClass] + " " + roughly(notReady.NotReadyFor)
 	case waiting > 0 && due == 0 && leased == 0 && len(waits) > 0 && !slices.ContainsFunc(waits, func(w buffer.Wait) bool { return !w.Early }):

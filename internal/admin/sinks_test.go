@@ -21,7 +21,7 @@ func shop(change ...func(*state)) Pipeline {
 			{Name: "stream", Pending: 4, OldestPending: 2 * time.Second, Leased: 1},
 			{
 				Name: "crm", Pending: 1200, OldestPending: time.Hour, Waiting: 21, Delivered: 1, Next: 2 * time.Minute, Dead: 1, Unnotified: 1, Suspects: 1, OldestSuspect: time.Minute,
-				Waits: []buffer.Wait{{Error: "503 with s3cret", Batches: 20, Events: 1150, First: 2 * time.Minute, Last: 4 * time.Minute}},
+				Waits: []buffer.Wait{{Error: "503 with s3cret", Batches: 20, Events: 1150, First: 2 * time.Minute, Last: 4 * time.Minute, Early: true}},
 			},
 			{Name: "old", Pending: 50, OldestPending: 30 * time.Minute, Waiting: 1, Due: 1},
 			{Name: buffer.Unrouted, Pending: 96, OldestPending: time.Second, Dead: 1, Unnotified: 1},
@@ -35,6 +35,7 @@ func shop(change ...func(*state)) Pipeline {
 		c(s)
 	}
 	p := s.pipeline()
+	p.SinkHooks = []string{"crm"}
 	p.Router = &state{}
 	p.Sinks = []Sink{{Name: "stream", Health: &state{}}, {Name: "crm", Health: &state{ready: unready{errUnreachable}}}}
 	return p
@@ -93,7 +94,7 @@ func TestMetrics_Sinks(t *testing.T) {
 				want["relay_source_xmin_horizon_seconds{kind="+kind+",pipeline=shop}"] = 0
 			}
 			for sink, v := range map[string]struct{ pending, oldest, leased, waiting, delivered, suspects, suspect, dead, unnotified float64 }{
-				"stream": {4, 2, 1, 0, 0, 0, 0, 0, 0}, "crm": {1200, 3600, 0, 21, 1, 1, 60, 1, 1}, "old": {50, 1800, 0, 1, 0, 0, 0, 0, 0}, "*": {96, 1, 0, 0, 0, 0, 0, 1, 1},
+				"stream": {4, 2, 1, 0, 0, 0, 0, 0, 0}, "crm": {1200, 3600, 0, 21, 1, 1, 60, 1, 1}, "old": {50, 1800, 0, 1, 0, 0, 0, 0, 0}, "*": {96, 1, 0, 0, 0, 0, 0, 1, 0}, // it has no hook
 			} {
 				labels := "pipeline=shop,sink=" + sink
 				configured := sink == "stream" || sink == "crm"
@@ -146,7 +147,7 @@ func TestStatus_Sinks(t *testing.T) {
 		{Name: "stream", State: "sending", Pending: 4, OldestPendingSeconds: next(2), Batches: Batches{Leased: 1}, Deliveries: Deliveries{LastMinute: 60, SecondsAgo: next(2)}},
 		{
 			Name: "crm", State: "sink down 3m", Pending: 1200, OldestPendingSeconds: next(3600), Batches: Batches{Waiting: 21, Delivered: 1}, Dead: 1, NextTryInSeconds: next(120),
-			Waits: []WaitReport{{Error: "503 with ***", Batches: 20, Events: 1150, DueInSeconds: 120, LastDueInSeconds: 240}},
+			Waits: []WaitReport{{Error: "503 with ***", Batches: 20, Events: 1150, DueInSeconds: 120, LastDueInSeconds: 240, Early: true}},
 		},
 		{Name: "old", State: "not in the configuration", Pending: 50, OldestPendingSeconds: next(1800), Batches: Batches{Waiting: 1}, NextTryInSeconds: next(0)},
 		{Name: "*", State: "not routed yet", Pending: 96, OldestPendingSeconds: next(1), Dead: 1},
@@ -204,6 +205,13 @@ func TestSinkState(t *testing.T) {
 		relay := buffer.Relay{RelayReport: buffer.RelayReport{NotReadyClass: "stalled", NotReadyFor: time.Minute, LastMinute: 60, LastDelivery: ago}}
 		if got := sinkState(&buffer.SinkStatus{Waiting: 1}, true, []buffer.Relay{relay}); got != want {
 			t.Errorf("stalled for 1m, the last delivery %v ago: %q, want %q", ago, got, want)
+		}
+	}
+	// A sink that named a time is not probed.
+	for want, wait := range map[string]buffer.Wait{"asked to wait 28m": {First: 28 * time.Minute}, "sink down 1m": {First: 28 * time.Minute, Early: true}} {
+		relay := buffer.Relay{RelayReport: buffer.RelayReport{NotReadyClass: "sink", NotReadyFor: time.Minute, LastDelivery: -1}}
+		if got := sinkState(&buffer.SinkStatus{Waiting: 1, Next: wait.First, Waits: []buffer.Wait{wait}}, true, []buffer.Relay{relay}); got != want {
+			t.Errorf("while %+v waits the state is %q, want %q", wait, got, want)
 		}
 	}
 	// During an outage the half-open probes are sent, and the last minute was a good one.
@@ -264,5 +272,25 @@ func TestRelayProblems_Quote(t *testing.T) {
 		if diff := cmp.Diff([]string{"relay web/1 has not been ready for 1m 0s: " + want}, got); diff != "" {
 			t.Error(diff)
 		}
+	}
+}
+
+// TestWaitReports_OneCause: batches that wait for one cause are counted together, whatever numbers its text has.
+func TestWaitReports_OneCause(t *testing.T) {
+	t.Parallel()
+	got := waitReports([]buffer.Wait{
+		{Error: "OOM (at event 1 of 10)", Batches: 3, Events: 30, First: time.Second, Last: 3 * time.Second, Early: true},
+		{Error: "POST /: 429 Too Many Requests", Batches: 1, Events: 1},
+		{Error: "OOM (at event 1 of 20)", Batches: 1, Events: 20, First: 2 * time.Second, Last: 5 * time.Second, Early: true},
+		{Error: "deferred: OOM (at event 1 of 40)", Batches: 1, Events: 40, Early: true},
+		{Error: "POST /: 503 Service Unavailable", Batches: 1, Events: 1},
+	}, true, func(text string) string { return text })
+	want := []WaitReport{
+		{Error: "OOM (at event 1 of 10)", Batches: 5, Events: 90, LastDueInSeconds: 5, Early: true},
+		{Error: "POST /: 429 Too Many Requests", Batches: 1, Events: 1},
+		{Error: "POST /: 503 Service Unavailable", Batches: 1, Events: 1},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
 	}
 }

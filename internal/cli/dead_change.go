@@ -138,6 +138,9 @@ func (a *app) printChanged(what change, results []admin.Changed) error {
 		if r.ClosedMeanwhile > 0 {
 			text += fmt.Sprintf("; skipped %s: closed meanwhile", admin.Count(r.ClosedMeanwhile))
 		}
+		if r.DiedMeanwhile > 0 {
+			text += fmt.Sprintf("; %s more died meanwhile: run it again", admin.Count(r.DiedMeanwhile))
+		}
 		for _, of := range r.Dropped {
 			text += fmt.Sprintf("; skipped %s: sink %s is dropped", admin.Count(of.Letters), of.Sink)
 			if of.Registered {

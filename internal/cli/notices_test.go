@@ -37,7 +37,7 @@ func TestGone(t *testing.T) {
 		('public.outbox_events', '', 'runs/17/orders', 'v1', clock_timestamp() + interval '1 hour', 5, 0, 5, false),
 		('public.outbox_events', '', 'killed/18/orders', 'v2', clock_timestamp() - interval '30 minutes', 5, 0, 5, false),
 		('public.outbox_events', '', 'old/19/orders', 'v2', clock_timestamp() - interval '2 hours', 5, 0, 5, false),
-		('public.outbox_events', '', 'ended/20/orders', 'v2', clock_timestamp() - interval '30 minutes', 5, 0, 5, true)`)
+		('public.outbox_events', '', 'ended/20/orders', 'v2', clock_timestamp() - interval '29 minutes', 5, 0, 5, true)`)
 	for _, command := range []string{"status", "doctor"} {
 		r := do(t, nil, command, "-c", path)
 		r.want(t, 0, "relay killed/18 (v2) reported last 30m ", "")

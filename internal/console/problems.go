@@ -108,6 +108,18 @@ var kindProblem = map[string]struct{ title, alone, do string }{
 		"stands still", "The relay keeps trying.",
 		"See what doctor finds.",
 	},
+	buffer.KindAsked: {
+		"sink asked to wait", "Nothing is sent before that time, as the sink asked. Events wait, none becomes a dead letter.",
+		"Nothing, unless you know better: Retry now (relay retry --now) tries it at once.",
+	},
+	buffer.KindAnswer: {
+		"results does not expect the answer", "Events wait, none becomes a dead letter. Nobody knows what of a batch was accepted, so the same batch is sent again under the same idempotency key.",
+		"Read the answer. If it is right, as after a wrong key, correct the sink's settings; otherwise correct results: relay preview --answer FILE --status N shows what it makes of an answer. Restart the relay after a change.",
+	},
+	buffer.KindRequest: {
+		"request fails", "Nothing is sent. Events wait, and are tried again.",
+		"Correct request with the help of Try it or relay preview, and restart the relay; or correct the events.",
+	},
 	buffer.KindStuck: {
 		"some batches are stuck", "Other events are sent. The relay tries these again; an event that fails retry.max_attempts times while others are accepted becomes a dead letter.",
 		"Read the error: correct the event, or the setting or program that it names; Try it shows the request of an event.",

@@ -52,7 +52,10 @@ const (
 
 // Kinds of reasons why a relay makes no progress that are finer than their class.
 const (
-	KindStuck = "stuck" // stalled: some batches are not accepted while others are
+	KindStuck   = "stuck"   // stalled: some batches are not accepted while others are
+	KindAnswer  = "answer"  // stalled: the program results does not expect what the sink answers
+	KindRequest = "request" // stalled: the program request fails
+	KindAsked   = "asked"   // sink: it asked for a pause
 )
 
 // Relay is a process that works, or worked, on a buffer.
