@@ -96,7 +96,7 @@ var accessMutants = []mutant{
 	{
 		name: "the reason of a discard is not kept",
 		file: "outbox/postgres/internal/deadletter/deadletter.go",
-		old:  "names.Append([]byte(pg.Text(f.ClosedReason)))",
+		old:  "names.Append([]byte(l.base.DB.Text(f.ClosedReason)))",
 		new:  "names.Append([]byte{})",
 		pkg:  "./outbox/postgres", test: "TestBuffer/discard",
 	},
