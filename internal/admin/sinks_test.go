@@ -114,7 +114,8 @@ func TestMetrics_Sinks(t *testing.T) {
 				}
 				want["relay_dead_letter_hook{"+labels+"}"] = 0
 				want["relay_paused{"+labels+"}"] = known(0)
-				if sink == "crm" {
+				if sink == "crm" { // which has a hook
+					want["relay_dead_letter_hook{"+labels+"}"] = 1
 					want["relay_paused{"+labels+"}"] = known(1)
 				}
 				want["relay_batch_size{"+labels+"}"], want["relay_workers{"+labels+"}"] = 1000, 4
