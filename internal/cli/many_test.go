@@ -31,7 +31,7 @@ func TestRun_ManyPipelines(t *testing.T) {
 	}
 	arrive(t, client, pipelines)
 	r.waitForLog(fmt.Sprintf("pipeline=p%d", pipelines))
-	r.waitForLog("relay migrate -c relay.yaml")
+	r.waitForLog("to create it: relay migrate -c ")
 	// 32 in the pool, and one that listens.
 	const backendsSQL = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name = 'relay'"
 	if n := db.count(backendsSQL); n == 0 || n > 33 {

@@ -253,7 +253,7 @@ func TestRun_PipelinesAreIndependent(t *testing.T) {
 	arrive(t, client, 10)
 	r.waitForLog("waiting for the sink\" pipeline=wait")
 	r.waitForLog("waiting for the database\" pipeline=down")
-	r.waitForLog("relay migrate -c relay.yaml")
+	r.waitForLog("relay migrate -c " + path)
 
 	answer, code := get(t, "http://"+listen+"/readyz", "t0ken-s3cret")
 	var readiness struct {

@@ -46,7 +46,7 @@ func TestUsage(t *testing.T) {
 		{"check /nowhere/relay.yaml", 2, "", "file /nowhere/relay.yaml does not exist"},
 		{"check a.yaml b.yaml", 2, "", "accepts at most 1 arg"},
 		{"check -c /", 2, "", "is a directory; expected a configuration"},
-		{"schema oracle", 2, "", `the database is "oracle"; expected "postgres" or "sqlite"`},
+		{"schema oracle", 2, "", `the schema is "oracle"; expected "postgres", "sqlite" or "config"`},
 		{"schema mysql", 2, "", `the database is "mysql", which is not supported yet; expected "postgres" or "sqlite"`},
 		{"schema postgres sqlite", 2, "", "accepts at most 1 arg"},
 		{"schema --payload xml", 2, "", `--payload is "xml"; expected "json", "jsonb" or "bytes"`},

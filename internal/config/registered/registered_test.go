@@ -169,7 +169,7 @@ func TestParse_Several(t *testing.T) {
 
 func TestParse_Errors(t *testing.T) {
 	t.Parallel()
-	const schemes = `redis://, rediss://, redis+cluster://, rediss+cluster://, redis+sentinel://, rediss+sentinel://, nats://, tls+nats://, http://, https://, file://, stdout:, bare://, h://, kafka://, red:// or redis.cluster://`
+	const schemes = `redis://, rediss://, redis+cluster://, rediss+cluster://, redis+sentinel://, rediss+sentinel://, nats://, tls+nats://, http://, https://, postgres://, postgresql://, file://, stdout:, bare://, h://, kafka://, red:// or redis.cluster:// (a sink of your own: use the program that registers it, docs/embedding.md#a-sink-of-your-own)`
 	for _, c := range []struct{ sink, want string }{
 		{"{url: 'kafka://k'}", "4:5: sink.topic is missing; expected text, {topic} and {key}"},
 		{"{url: 'kafka://k', topic: '{tpoic}'}", `4:37: sink.topic is "{tpoic}"; expected text, {topic} and {key}`},

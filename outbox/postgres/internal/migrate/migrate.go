@@ -53,12 +53,12 @@ func migrate(ctx context.Context, url string, c Config, timeout time.Duration) (
 	if _, err := tx.Exec(ctx, guardSQL, pgx.QueryExecModeSimpleProtocol); err != nil {
 		return nil, pg.ConnectError(config, err)
 	}
-	if err = refuseForeign(ctx, tx, c); err == nil {
-		err = refuseObsolete(ctx, tx, c)
-	}
 	exists := false
-	if err == nil {
+	if err = refuseForeign(ctx, tx, c); err == nil {
 		exists, err = refuseNotEvents(ctx, tx, c)
+	}
+	if err == nil {
+		err = refuseObsolete(ctx, tx, c)
 	}
 	if err == nil && exists {
 		err = refuseOther(ctx, tx, c)
