@@ -64,7 +64,7 @@ To try it without any setup:  relay demo`,
 	})
 	root.AddCommand(
 		a.runCommand(), a.checkCommand(), a.schemaCommand(), a.migrateCommand(), a.statusCommand(), a.retryCommand(), a.pauseCommand(), a.resumeCommand(),
-		a.doctorCommand(), a.healthCommand(), a.deadCommand(), a.sinksCommand(), a.verifyCommand(),
+		a.doctorCommand(), a.healthCommand(), a.deadCommand(), a.replayCommand(), a.sinksCommand(), a.verifyCommand(),
 		a.initCommand(), a.previewCommand(), a.demoCommand(), a.completionCommand(), a.versionCommand(),
 	)
 	return root

@@ -32,7 +32,7 @@ sending is awaited. order: none only. A custom table needs PostgreSQL: source.pr
 gives the topics, and nothing comes from the archive: it has what was sent, not the rows.`,
 		Example: "  relay sinks fill crm -c relay.yaml --since 72h --dry-run\n  relay sinks fill crm -c relay.yaml --since 2026-01-31\n  relay sinks fill crm -c relay.yaml --since 2026-01-31T08:00:00Z --yes",
 	}, &pipeline, func(ctx context.Context, r *registry, s *buffer.RegisteredSink) error {
-		from, err := parseSince(since)
+		from, err := parseTime("--since", since)
 		if err != nil {
 			return err
 		}
@@ -43,22 +43,6 @@ gives the topics, and nothing comes from the archive: it has what was sent, not 
 	c.Flags().BoolVar(&dryRun, "dry-run", false, "count and change nothing")
 	c.Flags().BoolVarP(&yes, "yes", "y", false, "do not ask for confirmation")
 	return c
-}
-
-// parseSince parses a time, a date, or how long ago it was.
-func parseSince(text string) (time.Time, error) {
-	if text == "" {
-		return time.Time{}, usage("--since is missing; expected a time like 2026-01-31T08:00:00Z, a date, or a duration like 72h")
-	}
-	if ago, err := time.ParseDuration(text); err == nil && ago >= 0 {
-		return time.Now().Add(-ago), nil
-	}
-	for _, layout := range []string{time.RFC3339, time.DateTime, time.DateOnly} {
-		if at, err := time.Parse(layout, text); err == nil {
-			return at, nil
-		}
-	}
-	return time.Time{}, usage("--since is %q; expected a time like 2026-01-31T08:00:00Z, a date, or a duration like 72h", text)
 }
 
 // fill counts what the sink lacks, asks, and gives it to the sink.

@@ -16,6 +16,7 @@ type RoutedBuffer interface {
 	buffer.Router
 	buffer.SinkRegistry
 	buffer.SinkFiller
+	buffer.Archiver
 }
 
 // SinksHarness describes a kind of buffer with several sinks to [RunSinks].
@@ -39,7 +40,7 @@ type SinksFixture struct {
 
 // RunSinks checks what buffers with several sinks owe: the order of keys in each sink, and fills.
 func RunSinks(t *testing.T, h SinksHarness) {
-	for _, c := range slices.Concat(sinksOrderCases, fillCases, sinksEditCases, sinksIDCases, sinksDivideCases, sinksPauseCases) {
+	for _, c := range slices.Concat(sinksOrderCases, fillCases, sinksArchiveCases, sinksEditCases, sinksIDCases, sinksDivideCases, sinksPauseCases) {
 		modes := []buffer.ClaimMode{buffer.ClaimRange, buffer.ClaimStamp}
 		if c.ordered {
 			modes = []buffer.ClaimMode{buffer.ClaimAuto}

@@ -69,14 +69,6 @@ SELECT rowid, id, group_id, substr(topic, 1, 4096), created_at,
          AND NOT EXISTS (SELECT 1 FROM outbox_dead_letters AS d WHERE d.pipeline = ?7 AND d.event_id = p.id AND d.closed_at IS NULL AND d.sink IN ('*', 'default'))
 FROM outbox_archive AS p
 WHERE (id, group_id) > (?1, ?2) ORDER BY id, group_id LIMIT ?3`
-
-	// See putBackSQL for the time.
-	fillPutSQL = `
-INSERT INTO outbox_events (id, topic, key, payload, headers, created_at, group_id)
-SELECT id, topic, key, payload, headers, coalesce(
-         strftime('%Y-%m-%dT%H:%M:%fZ', created_at),
-         strftime('%Y-%m-%dT%H:%M:%fZ', substr(created_at, 1, 10), substr(created_at, 12, 2) || ' hours', substr(created_at, 15, 2) || ' minutes', substr(created_at, 18, 6) || ' seconds')), ?1
-FROM outbox_archive WHERE rowid IN (SELECT value FROM json_each(?2))`
 )
 
 const (
@@ -378,11 +370,7 @@ func (f *fill) putBack(ctx context.Context, tx transaction, to *filling, events 
 		rows[i] = e.row
 	}
 	claim := buffer.NewGroupID().String()
-	put, err := tx.exec(ctx, fillPutSQL, claim, idset.JSONIDs(rows))
-	if err == nil && put != int64(len(events)) {
-		err = fmt.Errorf("%d of %d events were not put back: a trigger on INSERT of table %s drops them", int64(len(events))-put, len(events), f.b.config.Table)
-	}
-	if err != nil {
+	if err := f.b.putArchived(ctx, tx, claim, rows); err != nil {
 		return err
 	}
 	return f.give(ctx, tx, to, events, holding{claim: claimmode.Stamp, claimID: &claim, routesNo: &to.no})

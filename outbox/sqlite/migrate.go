@@ -311,6 +311,10 @@ CREATE TABLE IF NOT EXISTS outbox_archive (
     PRIMARY KEY (id, group_id)
 )`
 
+// For relay replay.
+const archiveIndexSQL = `
+CREATE INDEX IF NOT EXISTS archived_at_index ON outbox_archive (archived_at)`
+
 const tableExistsSQL = `
 SELECT EXISTS (SELECT 1 FROM sqlite_schema WHERE type = 'table' AND name = ?1 COLLATE NOCASE)`
 
@@ -322,11 +326,16 @@ func (b *Buffer) makeArchive(ctx context.Context) (made bool, err error) {
 	}
 	err = b.begin(ctx, b.db, nil, func(tx transaction) error {
 		var exists bool
-		if err := tx.row(ctx, tableExistsSQL, b.config.Archive).Scan(&exists); err != nil || exists {
+		if err := tx.row(ctx, tableExistsSQL, b.config.Archive).Scan(&exists); err != nil {
 			return err
 		}
-		made = true
-		_, err := tx.exec(ctx, archiveTableSQL)
+		if !exists {
+			made = true
+			if _, err := tx.exec(ctx, archiveTableSQL); err != nil {
+				return err
+			}
+		}
+		_, err := tx.exec(ctx, archiveIndexSQL)
 		return err
 	})
 	return made && err == nil, err

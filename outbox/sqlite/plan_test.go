@@ -56,7 +56,7 @@ func TestPlans_ReadNoWholeTable(t *testing.T) {
 		"topicsOf": topicsOfSQL, "holders": holdersSQL, "openJoined": openJoinedSQL, "existing": existingSQL, "takeOverEnding": takeOverEndingSQL, "ending": endingSQL,
 		"wakeKept": wakeKeptSQL, "moveBatches": moveBatchesSQL,
 		"turns": turnsSQL, "nextSeq": nextSeqSQL, "keyed": keyedSQL, "cut": cutSQL, "cutRest": cutRestSQL, "number": numberSQL,
-		"fillHeld": fillHeldSQL, "fillEvents": fillEventsSQL, "fillShare": fillShareSQL, "fillMark": fillMarkSQL, "fillPage": fillPageSQL, "fillPut": fillPutSQL,
+		"fillHeld": fillHeldSQL, "fillEvents": fillEventsSQL, "fillShare": fillShareSQL, "fillMark": fillMarkSQL, "fillPage": fillPageSQL, "fillPut": putArchivedSQL,
 	} {
 		plan := explain(t, b, statement)
 		for _, step := range plan {

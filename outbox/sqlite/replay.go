@@ -97,12 +97,17 @@ func (b *Buffer) openReplayed(ctx context.Context, tx transaction, group uuid.UU
 	if _, err := tx.exec(ctx, closeReplayedSQL, idset.JSONIDs(rowids), by.name, by.reason); err != nil {
 		return 0, err
 	}
+	return b.openBatch(ctx, tx, group, claim, which)
+}
+
+// openBatch makes a batch of events that were put back, and returns how many they are.
+func (b *Buffer) openBatch(ctx context.Context, tx transaction, group uuid.UUID, claim string, which extent) (events int, err error) {
 	var members any
 	if which.members != nil {
 		members = which.members.JSON()
 	}
-	err = tx.row(ctx, openReplayedSQL, append(which.args()[:4], group.String(), b.config.Table, claim, b.config.Owner, members)...).Scan(&replayed)
-	return replayed, err
+	err = tx.row(ctx, openReplayedSQL, append(which.args()[:4], group.String(), b.config.Table, claim, b.config.Owner, members)...).Scan(&events)
+	return events, err
 }
 
 // extentOfReplay returns how a batch of events that are put back is found, in the mode that the buffer is

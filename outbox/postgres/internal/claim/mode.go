@@ -105,7 +105,7 @@ func (c *Claimer) changeMode(ctx context.Context, t *ledger.Tables, from, to str
 	if err == nil && used == 0 {
 		err = c.base.DB.Transact(
 			ctx, c.base.DB.WriteTx(c.base.DB.StatementTimeout, "lock_timeout", pg.Milliseconds(t.LockTimeout), "synchronous_commit", "on"),
-			pg.Step{SQL: lockSQL, Args: []string{t.Buffer}},
+			ledger.LockClaiming(t),
 			pg.Step{SQL: t.SQL(lockLedgerSQL)},
 			pg.Step{SQL: t.SQL(changeModeSQL), Args: []string{t.Buffer, to, from}, Affected: &changed},
 		)

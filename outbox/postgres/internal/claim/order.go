@@ -20,9 +20,6 @@ import (
 // every batch that was claimed before, and everything that committed before an event that it sees. It begins at
 // the floor, because the cursor would make it pass over late commits. A delayed event holds up no other: it is claimed when it is
 // due and its key is free ($9: nothing else is, below the floor).
-const lockSQL = `
-SELECT pg_advisory_xact_lock(hashtextextended('relay claims ' || $1, 0))`
-
 // Up to $4 waiting events are read, in id order. NOT IN over a subquery is a hash, even with wrong statistics. What the
 // application has locked is left, and so are picked events of the same keys. The last line counts the
 // events that were read in vain.
@@ -114,7 +111,7 @@ func (c *Claimer) claimWithin(ctx context.Context, t *ledger.Tables, limit int, 
 	begin.Prepare = false
 	err = c.base.DB.Transact(
 		readCtx, settings, begin,
-		pg.Step{SQL: lockSQL, Args: []string{t.Buffer}},
+		ledger.LockClaiming(t),
 		pg.Step{
 			SQL: t.SQL(sql),
 			Args: []string{

@@ -12,7 +12,7 @@ import (
 )
 
 // A range claim leaves the events as they are: the ledger row has the exact set of ids that were visible. Claims on a
-// buffer are made one after the other (see lockSQL), each with a snapshot that is later than the lock. So a claim
+// buffer are made one after the other (see ledger.LockClaiming), each with a snapshot that is later than the lock. So a claim
 // sees every batch that was claimed before, and an event that it sees is in a live batch or
 // unclaimed: delivered events are deleted in the same transaction as their ledger row.
 
@@ -80,7 +80,7 @@ func (c *Claimer) claimRange(
 	}
 	err := c.base.DB.Transact(
 		readCtx, settings, begin,
-		pg.Step{Prepare: true, SQL: lockSQL, Args: []string{t.Buffer}},
+		ledger.LockClaiming(t),
 		pg.Step{
 			Prepare: true, SQL: t.SQL(rangeSQL),
 			Args: []string{

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// turns makes the claims by range of a process follow each other. The lock does that for all processes (see lockSQL), but a claim
+// turns makes the claims by range of a process follow each other. The lock does that for all processes (see ledger.LockClaiming), but a claim
 // that waits for it holds a connection, and then often finds nothing: a claim takes all events that are there, so it
 // serves everybody who asked before it began.
 type turns struct {

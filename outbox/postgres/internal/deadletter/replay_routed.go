@@ -122,9 +122,6 @@ SELECT event_id, group_id, (SELECT count(*) FROM closed) FROM picked ORDER BY ev
 
 // With order by key, the rows of this transaction get lanes and a number, as a claim gets one.
 const (
-	lockClaimingSQL = `
-SELECT pg_advisory_xact_lock(hashtextextended('relay claims ' || $1, 0))`
-
 	replayedLanesSQL = `
 UPDATE outbox_batches b
 SET seq = nextval('outbox_numbers'), lanes = ARRAY(SELECT DISTINCT hashtext(e.key) FROM outbox_events e
@@ -168,7 +165,7 @@ func (l *DeadLetters) replayRoutedAfter(ctx context.Context, t *ledger.Tables, f
 		}},
 	}
 	if l.base.Ordered {
-		steps = slices.Insert(steps, 1, pg.Step{SQL: lockClaimingSQL, Args: []string{t.Buffer}})
+		steps = slices.Insert(steps, 1, ledger.LockClaiming(t))
 		steps = append(steps, pg.Step{SQL: t.SQL(replayedLanesSQL), Args: []string{t.Buffer}})
 	}
 	err = l.base.DB.Transact(ctx, steps...)

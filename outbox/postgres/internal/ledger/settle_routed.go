@@ -16,6 +16,9 @@ import (
 // two settles at the same time would each leave the event to the other. What a batch holds is its members, in every
 // claim mode: the stamp on an event is the claim_id.
 
+const lockClaimingSQL = `
+SELECT pg_advisory_xact_lock(hashtextextended('relay claims ' || $1, 0))`
+
 const lockClaimSQL = `
 SELECT pg_advisory_xact_lock(hashtextextended('relay claim ' || $1, 0))`
 
@@ -199,6 +202,11 @@ func (s *Settlement) lock(o *outcomes.Set) []pg.Step {
 func (s *Settlement) ordered() bool { return s.Ledger.base.Ordered && s.Shared() }
 
 func (s *Settlement) lockClaim() pg.Step { return LockClaim(s.Batch.ClaimID) }
+
+// LockClaiming keeps others from claiming events of the buffer until the transaction ends; only with order by key.
+func LockClaiming(t *Tables) pg.Step {
+	return pg.Step{Prepare: true, SQL: lockClaimingSQL, Args: []string{t.Buffer}}
+}
 
 // LockClaim locks a claim until the transaction ends.
 func LockClaim(claim uuid.UUID) pg.Step {

@@ -11,3 +11,6 @@ CREATE TABLE IF NOT EXISTS {{.Archive}} (
     routes_no   bigint,                       -- several sinks: that of the batch; see outbox_sinks.routed
     PRIMARY KEY (id, group_id)
 );
+
+-- For relay replay.
+CREATE INDEX ON {{.Archive}} (archived_at);

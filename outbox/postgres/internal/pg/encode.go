@@ -75,6 +75,15 @@ func UUIDArray(ids []uuid.UUID) string {
 	return text.String()
 }
 
+// TextArray is a text[].
+func TextArray(texts []string) string {
+	var a Array
+	for _, text := range texts {
+		a.Append([]byte(text))
+	}
+	return a.String()
+}
+
 // Array builds an array of texts.
 type Array struct{ text []byte }
 

@@ -2,6 +2,7 @@ package router
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"time"
 
@@ -52,6 +53,29 @@ func (r *Routes) Sinks(ctx context.Context, t *ledger.Tables) (all []buffer.Regi
 		return nil
 	}})
 	return all, r.base.Explain(ctx, "reading the sinks", err)
+}
+
+// Takes returns the topics that a sink takes. The error is a [*buffer.NoSinkError] if events are routed to none of that name.
+func (r *Routes) Takes(ctx context.Context, t *ledger.Tables, sink string) (buffer.Patterns, error) {
+	all, err := r.Sinks(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	missing := &buffer.NoSinkError{Table: t.Buffer, Name: sink}
+	for _, s := range all {
+		if !s.Registered || !s.DroppedAt.IsZero() {
+			continue
+		}
+		missing.Known = append(missing.Known, s.Name)
+		if s.Name == sink {
+			topics, err := buffer.ParsePatterns(s.Match)
+			if err != nil {
+				return nil, fmt.Errorf("table outbox_sinks: sink %s: %w", sink, err)
+			}
+			return topics, nil
+		}
+	}
+	return nil, missing
 }
 
 // A sink that has batches without being in the registry is added to it, as dropped.

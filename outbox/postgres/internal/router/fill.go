@@ -2,7 +2,6 @@ package router
 
 import (
 	"context"
-	"fmt"
 	"math"
 	"time"
 
@@ -165,27 +164,11 @@ func (r *Routes) Fill(
 	if r.base.Ordered {
 		return f.filled, buffer.ErrFillOrder
 	}
-	all, err := r.Sinks(ctx, t)
-	if err != nil {
+	var err error
+	if f.patterns, err = r.Takes(ctx, t, sink); err != nil {
 		return f.filled, err
 	}
-	missing := &buffer.NoSinkError{Table: t.Buffer, Name: sink}
-	for _, s := range all {
-		if !s.Registered || !s.DroppedAt.IsZero() {
-			continue
-		}
-		missing.Known = append(missing.Known, s.Name)
-		if s.Name == sink {
-			topics, err := buffer.ParsePatterns(s.Match)
-			if err != nil {
-				return f.filled, fmt.Errorf("table outbox_sinks: sink %s: %w", sink, err)
-			}
-			f.patterns, f.topics = topics, topics.Regexps()
-		}
-	}
-	if f.topics == nil {
-		return f.filled, missing
-	}
+	f.topics = f.patterns.Regexps()
 	// What is settled meanwhile is in the archive, which comes last.
 	if err := f.waiting(ctx); err != nil {
 		return f.filled, r.base.Explain(ctx, "filling sink "+sink, err)
@@ -266,7 +249,7 @@ func (f *fill) claim(ctx context.Context, claim uuid.UUID) (filled buffer.Filled
 			filled.Waiting = pg.ReadInt8(v[0])
 			return nil
 		}
-		args = []string{f.tables.Buffer, f.sink, claim.String(), pg.Timestamp(f.since), textArray(f.topics), pg.Bool(f.dry)}
+		args = []string{f.tables.Buffer, f.sink, claim.String(), pg.Timestamp(f.since), pg.TextArray(f.topics), pg.Bool(f.dry)}
 	)
 	begin.Row = func([][]byte) error {
 		filled, shared = buffer.Filled{}, f.dry
@@ -297,7 +280,7 @@ func (f *fill) archived(ctx context.Context) error {
 		var (
 			n    int64
 			next []string
-			args = append([]string{f.tables.Buffer, f.sink}, append(after, pg.Timestamp(f.since), textArray(f.topics))...)
+			args = append([]string{f.tables.Buffer, f.sink}, append(after, pg.Timestamp(f.since), pg.TextArray(f.topics))...)
 			sql  = fillCountPageSQL
 		)
 		if !f.dry {

@@ -99,7 +99,7 @@ func (r *Routes) register(ctx context.Context, t *ledger.Tables) error {
 	}
 	steps = append(steps, r.renames(t)...)
 	for _, s := range r.base.Sinks {
-		steps = append(steps, pg.Step{SQL: t.SQL(registerSQL), Args: []string{t.Buffer, s.Sink, textArray(s.Match), pg.Int(int64(s.BatchSize)), pg.Bool(s.Hook)}})
+		steps = append(steps, pg.Step{SQL: t.SQL(registerSQL), Args: []string{t.Buffer, s.Sink, pg.TextArray(s.Match), pg.Int(int64(s.BatchSize)), pg.Bool(s.Hook)}})
 	}
 	steps = append(steps, r.takeOvers(t)...)
 	steps = append(steps,
@@ -227,7 +227,7 @@ func (r *Routes) serve(ctx context.Context, t *ledger.Tables) error {
 	}
 	steps := []pg.Step{
 		r.base.DB.WriteTx(r.base.DB.StatementTimeout, "synchronous_commit", "off"),
-		{SQL: t.SQL(serveSQL), Args: []string{t.Buffer, textArray(names)}},
+		{SQL: t.SQL(serveSQL), Args: []string{t.Buffer, pg.TextArray(names)}},
 	}
 	if r.base.Ordered {
 		steps = append(steps, pg.Step{SQL: t.SQL(numberSQL), Args: []string{t.Buffer}})
@@ -238,14 +238,6 @@ func (r *Routes) serve(ctx context.Context, t *ledger.Tables) error {
 // Batches of before the sinks kept order have no number, by which a take-over finds them. Claims wait until they are gone.
 const numberSQL = `
 UPDATE outbox_batches SET seq = 0 WHERE buffer = $1 AND seq IS NULL AND sink <> '*'`
-
-func textArray(texts []string) string {
-	var a pg.Array
-	for _, text := range texts {
-		a.Append([]byte(text))
-	}
-	return a.String()
-}
 
 func texts(array []byte) (all []string) {
 	pg.ReadArray(array, func(text []byte) { all = append(all, string(text)) })

@@ -60,7 +60,7 @@ WHERE b.buffer = $1 || '` + ledger.DeadLettersSuffix + `' AND b.sink <> 'default
 
 // renames are the steps that rename sinks, before the configured ones are registered.
 func (r *Routes) renames(t *ledger.Tables) (steps []pg.Step) {
-	names := textArray(r.names())
+	names := pg.TextArray(r.names())
 	for _, s := range r.base.Sinks {
 		steps = append(steps, pg.Step{SQL: t.SQL(reuseSQL), Args: []string{t.Buffer, s.Sink, names}})
 		if s.Was != "" {
