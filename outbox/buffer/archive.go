@@ -21,9 +21,9 @@ type Archiver interface {
 }
 
 var (
-	// ErrNoArchive: the buffer has no archive.
+	// ErrNoArchive is the error of a buffer without an archive.
 	ErrNoArchive = errors.New("the pipeline has no archive")
-	// ErrArchiveRows: the archive is that of a custom table. It has what was sent, not the rows. It wraps errors.ErrUnsupported.
+	// ErrArchiveRows is the error of the archive of a custom table: it has what was sent, not the rows. It wraps errors.ErrUnsupported.
 	ErrArchiveRows = &unsupportedError{"the archive of a custom table has what was sent, not the rows"}
 )
 

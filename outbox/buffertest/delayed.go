@@ -135,7 +135,6 @@ func (f *Fixture) more(t testing.TB) int {
 
 func delayedPast(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Delays: true})
-	var want []int64
 	for _, ago := range []time.Duration{time.Millisecond, time.Minute, 1000 * time.Hour} {
 		countBacklogUnclaimed(t, f.Buffer, 0)
 		ids := f.Insert(t, append(orders(1), delay(-ago, orders(2)...)...)...)
@@ -143,7 +142,6 @@ func delayedPast(t *testing.T, h Harness) {
 		b := claim(t, f.Buffer, 10)
 		equal(t, "events claimed", b.IDs(), ids)
 		settle(t, f.Buffer, b, delivered())
-		want = append(want, ids...)
 	}
 	empty(t, f)
 }
