@@ -32,8 +32,8 @@ func newNotifyDB(t *testing.T) notifyDB {
 	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
 	applied, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Notify: true})
 	check(t, err)
-	if n := len(applied); n == 0 || applied[n-1] != "trigger outbox_notify" {
-		t.Errorf("applied %v, expected the trigger last", applied)
+	if !slices.Contains(applied, "trigger outbox_notify") {
+		t.Errorf("applied %v, expected the trigger, too", applied)
 	}
 	return notifyDB{p}
 }
