@@ -198,8 +198,8 @@ var claimMutants = []mutant{
 	{
 		name: "range claims are not serialised",
 		file: "outbox/postgres/internal/claim/range.go",
-		old:  "pg.Step{Prepare: true, SQL: lockSQL, Args: []string{t.Buffer}},",
-		new:  "pg.Step{Prepare: true, SQL: lockSQL, Args: []string{buffer.NewGroupID().String()}},",
+		old:  "		ledger.LockClaiming(t),\n",
+		new:  "		ledger.LockClaim(buffer.NewGroupID()),\n",
 		pkg:  "./outbox/postgres", test: "TestBufferRange/claim",
 	},
 	{
