@@ -46,7 +46,7 @@ func TestMigrate_LetsTheRelayWorkWhileItWaits(t *testing.T) {
 				testserver.Eventually(t, func() error {
 					var waits int
 					err := p.pool.QueryRow(t.Context(), `SELECT count(*) FROM pg_locks
-						WHERE NOT granted AND mode = 'ShareRowExclusiveLock' AND relation = 'outbox_events'::regclass`).Scan(&waits)
+						WHERE NOT granted AND mode IN ('ShareLock', 'ShareRowExclusiveLock') AND relation = 'outbox_events'::regclass`).Scan(&waits)
 					if err == nil && waits == 0 {
 						err = errors.New("the migration does not wait")
 					}
