@@ -8,11 +8,9 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// The console reads the status every second, so its small parts are one statement: the relays of the buffer, why batches of the dead-letter hook
-// ($2) and of the buffer wait, and the pause. A delivered batch has an error if its events cannot be deleted. The role of a relay with a single sink
-// need not have a privilege on outbox_sinks.
-const factsSQL = `
-(SELECT 'relay' AS part, row_number() OVER (ORDER BY stopped, seen_at DESC, sink, owner) AS place,
+// The parts that both statements have.
+const (
+	relaysAndHookSQL = `(SELECT 'relay' AS part, row_number() OVER (ORDER BY stopped, seen_at DESC, sink, owner) AS place,
         sink, owner, version, not_ready, not_ready_class, notice, latencies, stopped, delivered, dead, last_minute,
         (extract(epoch FROM clock_timestamp() - seen_at) * 1000000)::bigint, (extract(epoch FROM seen_at - started_at) * 1000000)::bigint,
         coalesce((extract(epoch FROM clock_timestamp() - delivered_at) * 1000000)::bigint, -1),
@@ -25,7 +23,19 @@ UNION ALL
         (extract(epoch FROM max(due_at) - clock_timestamp()) * 1000000)::bigint, 0, 0, 0
  FROM outbox_batches WHERE buffer = $2 AND isfinite(due_at) AND (state = 'waiting' OR state = 'delivered' AND error IS NOT NULL)
  GROUP BY error ORDER BY place LIMIT $4::bigint)
-UNION ALL
+`
+
+	pauseSQL = `(SELECT 'pause', 1, '', coalesce(paused_by, ''), coalesce(paused_reason, ''), '', '', '', '', false,
+        (extract(epoch FROM clock_timestamp() - paused_at) * 1000000)::bigint, 0, 0, 0, 0, 0, 0
+ FROM outbox_buffers WHERE buffer = $1 AND paused_at IS NOT NULL)
+`
+)
+
+// The console reads the status every second, so its small parts are one statement: the relays of the buffer, why batches of the dead-letter hook
+// ($2) and of the buffer wait, and the pause. A delivered batch has an error if its events cannot be deleted. The role of a relay with a single sink
+// need not have a privilege on outbox_sinks.
+const factsSQL = `
+` + relaysAndHookSQL + `UNION ALL
 (SELECT 'wait', row_number() OVER (ORDER BY count(*) DESC, min(due_at)) AS place,
         '', coalesce(error, ''), '', '', '', '', '', bool_and(address IS NOT NULL), count(*), sum(events)::bigint,
         (extract(epoch FROM min(due_at) - clock_timestamp()) * 1000000)::bigint,
@@ -33,30 +43,14 @@ UNION ALL
  FROM outbox_batches WHERE buffer = $1 AND isfinite(due_at) AND (state = 'waiting' OR state = 'delivered' AND error IS NOT NULL)
  GROUP BY error ORDER BY place LIMIT $4::bigint)
 UNION ALL
-(SELECT 'pause', 1, '', coalesce(paused_by, ''), coalesce(paused_reason, ''), '', '', '', '', false,
-        (extract(epoch FROM clock_timestamp() - paused_at) * 1000000)::bigint, 0, 0, 0, 0, 0, 0
- FROM outbox_buffers WHERE buffer = $1 AND paused_at IS NOT NULL)
-ORDER BY part, place`
+` + pauseSQL + `ORDER BY part, place`
 
 // The same for a buffer with several sinks: why the batches of each sink wait, and what is paused of them. An event is in a row of each sink that does
 // not have it, so the pending events are those that any row has. Rows that may share events have the same claim_id: only the members of
 // those are compared, and not those of a claim that has one row left, as most do that a sink behind has not got yet. Beyond $5 events the
 // estimate of a claim is its largest row.
 const routedFactsSQL = `
-(SELECT 'relay' AS part, row_number() OVER (ORDER BY stopped, seen_at DESC, sink, owner) AS place,
-        sink, owner, version, not_ready, not_ready_class, notice, latencies, stopped, delivered, dead, last_minute,
-        (extract(epoch FROM clock_timestamp() - seen_at) * 1000000)::bigint, (extract(epoch FROM seen_at - started_at) * 1000000)::bigint,
-        coalesce((extract(epoch FROM clock_timestamp() - delivered_at) * 1000000)::bigint, -1),
-        coalesce((extract(epoch FROM clock_timestamp() - not_ready_at) * 1000000)::bigint, 0)
- FROM outbox_relays WHERE buffer = $1 ORDER BY place LIMIT $3::bigint)
-UNION ALL
-(SELECT 'hook', row_number() OVER (ORDER BY count(*) DESC, min(due_at)) AS place,
-        '', coalesce(error, ''), '', '', '', '', '', bool_and(address IS NOT NULL), count(*), sum(events)::bigint,
-        (extract(epoch FROM min(due_at) - clock_timestamp()) * 1000000)::bigint,
-        (extract(epoch FROM max(due_at) - clock_timestamp()) * 1000000)::bigint, 0, 0, 0
- FROM outbox_batches WHERE buffer = $2 AND isfinite(due_at) AND (state = 'waiting' OR state = 'delivered' AND error IS NOT NULL)
- GROUP BY error ORDER BY place LIMIT $4::bigint)
-UNION ALL
+` + relaysAndHookSQL + `UNION ALL
 (SELECT 'wait', row_number() OVER (ORDER BY sink, n), sink, error, '', '', '', '', '', early, batches, events, first, last, 0, 0, 0 FROM (
    SELECT sink, coalesce(error, '') AS error, count(*) AS batches, sum(events)::bigint AS events,
           (extract(epoch FROM min(due_at) - clock_timestamp()) * 1000000)::bigint AS first,
@@ -67,10 +61,7 @@ UNION ALL
    GROUP BY sink, error
  ) reasons WHERE n <= $4::bigint)
 UNION ALL
-(SELECT 'pause', 1, '', coalesce(paused_by, ''), coalesce(paused_reason, ''), '', '', '', '', false,
-        (extract(epoch FROM clock_timestamp() - paused_at) * 1000000)::bigint, 0, 0, 0, 0, 0, 0
- FROM outbox_buffers WHERE buffer = $1 AND paused_at IS NOT NULL)
-UNION ALL
+` + pauseSQL + `UNION ALL
 (SELECT 'pause', 1 + row_number() OVER (ORDER BY sink), sink, coalesce(paused_by, ''), coalesce(paused_reason, ''), '', '', '', '', false,
         (extract(epoch FROM clock_timestamp() - paused_at) * 1000000)::bigint, 0, 0, 0, 0, 0, 0
  FROM outbox_sinks WHERE buffer = $1 AND paused_at IS NOT NULL AND dropped_at IS NULL)
