@@ -12,6 +12,7 @@ import (
 //   - A batch that was claimed before the sink as a whole was found unavailable is deferred,
 //     and any batch while the sink asks for a pause. So is one that was claimed before the
 //     sink was found to refuse everything.
+//   - While the sink is found to refuse everything, a batch that stands before the one that is tried is passed over.
 //   - A batch for one unavailable address is deferred, unless it is the half-open probe.
 //   - From a mixed batch the events are split off that would take up a whole Send's time;
 //     the rest is due at once.
@@ -31,6 +32,9 @@ func (w *Worker) deferUnavailable(l *buffer.Lease) []buffer.Outcome {
 		o.Error = "deferred: the sink has accepted nothing since this refusal: " + err.Error()
 		return []buffer.Outcome{o}
 	}
+	if err := w.refusals.passesOver(l); err != nil {
+		return []buffer.Outcome{passedOver(l, err)}
+	}
 	if w.addresser == nil || len(l.Events) == 0 || !w.breakers.any() {
 		return nil
 	}
@@ -41,6 +45,14 @@ func (w *Worker) deferUnavailable(l *buffer.Lease) []buffer.Outcome {
 		return []buffer.Outcome{w.deferred(l, nil, address)}
 	}
 	return w.deferParts(l)
+}
+
+// passedOver lets a batch wait for a moment as it is, or until the sink accepts events again.
+func passedOver(l *buffer.Lease, refusal error) buffer.Outcome {
+	return buffer.Outcome{
+		Verdict: buffer.Retry, GroupID: l.GroupID, Attempts: l.Attempts, Outages: l.Outages, Address: new(string), After: passedOverFor,
+		Error: "not sent, because a later batch is tried first: the sink has accepted nothing since this refusal: " + refusal.Error(),
+	}
 }
 
 // deferParts splits a batch by the unavailable addresses whose sends time out.

@@ -26,9 +26,8 @@ import (
 // All of the sink counts, not each address: with {key} in a URL, an event may be the only one of its address.
 // Each process counts alone.
 type refusals struct {
-	pace Backoff // between two tries while the sink refuses everything
-
 	mu         sync.Mutex
+	tries      tries
 	acceptedAt time.Time // when the last send began of which an event was accepted
 	row        int       // refusals since then that no success explains
 	rowSince   time.Time // when the first of them came
@@ -45,8 +44,6 @@ type refusals struct {
 	enough     int       // so many refusals in a row make it clear
 	refusing   bool
 	since      time.Time
-	until      time.Time // nothing is claimed before
-	tries      int       // since it refuses
 	held       bool      // batches are held since the last success
 	waitsAt    time.Time // when a refused batch was last put back to wait
 	last       error
@@ -77,12 +74,7 @@ const (
 	pathLost = 15 * time.Second
 	// acceptedLately: a sink that accepted an event since then is not said to refuse every event. That its key expired is not excluded.
 	acceptedLately = time.Minute
-	// tryTakes is how long a claim and its send are waited for before another is tried.
-	tryTakes = time.Second
 )
-
-// refusalPace bounds the time between two tries: a good event never waits longer for its turn.
-var refusalPace = Backoff{Initial: time.Second, Max: 5 * time.Second, Multiplier: 2}
 
 // accepted counts a send that began then and of which an event was accepted, or all of the batch. ended reports whether the sink
 // refused everything until now; release: batches are held that can be decided on. A batch that may have been sent before proves nothing of the others.
@@ -102,7 +94,7 @@ func (d *refusals) accepted(l *buffer.Lease, all bool, began time.Time) (ended, 
 		d.projectedAt = l.ClaimedLocal
 	}
 	if l.MaybeSent { // the next try may be another
-		d.until = time.Time{}
+		d.tries.now()
 		return false, release
 	}
 	if began.After(d.acceptedAt) {
@@ -124,7 +116,8 @@ func (d *refusals) accepted(l *buffer.Lease, all bool, began time.Time) (ended, 
 			d.batches[id] = one
 		}
 	}
-	d.row, d.several, d.path, d.pathSent, d.alone, d.enough, d.refusing, d.tries = 0, false, uuid.Nil, false, false, 0, false, 0
+	d.row, d.several, d.path, d.pathSent, d.alone, d.enough, d.refusing = 0, false, uuid.Nil, false, false, 0, false
+	d.tries.end()
 	d.events, d.saidEvery = eventSet{}, false
 	return ended, release
 }
@@ -169,8 +162,7 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 		d.saidEvery, began = true, true
 	}
 	if d.paused() {
-		d.tries++
-		d.until = now.Add(min(refusalPace.After(d.tries), d.pace.After(d.tries)))
+		d.tries.refused(now)
 	}
 	return false, hold, began
 }
@@ -256,15 +248,17 @@ func (d *refusals) decided(l *buffer.Lease) *result {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	one := d.batches[l.GroupID]
-	switch {
-	case one.answer == nil, one.answer.each != nil && len(one.answer.each) != len(l.Events):
+	if !d.decides(one) || one.answer.each != nil && len(one.answer.each) != len(l.Events) {
 		return nil
-	case one.lastLeft, !d.acceptedAt.Before(one.at):
-		r := *one.answer
-		r.others = true
-		return &r
 	}
-	return nil
+	r := *one.answer
+	r.others = true
+	return &r
+}
+
+// decides reports whether the answer to a batch that was refused is final.
+func (d *refusals) decides(one refusal) bool {
+	return one.answer != nil && (one.lastLeft || !d.acceptedAt.Before(one.at))
 }
 
 // onlyAsWhole reports whether each refusal of the batch was one of the whole batch, as far as this process knows. None of its events was
@@ -290,19 +284,14 @@ func (d *refusals) overdue(outcomes []buffer.Outcome) bool {
 	return false
 }
 
-// allow returns how many batches may be claimed: any number, 1 as a try, or 0.
-func (d *refusals) allow() int {
+// allow returns how many batches may be claimed of those that are ready: any number, 1 as a try or to be passed over, or 0.
+func (d *refusals) allow(ready int) int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	now := time.Now()
-	switch {
-	case !d.paused():
+	if !d.paused() {
 		return math.MaxInt
-	case now.Before(d.until):
-		return 0
 	}
-	d.until = now.Add(tryTakes)
-	return 1
+	return d.tries.allow(time.Now(), ready)
 }
 
 // pausedSince returns why a batch should not be sent now; nil: send it. The search goes on: its batch is sent.
@@ -313,6 +302,16 @@ func (d *refusals) pausedSince(l *buffer.Lease) error {
 		return d.last
 	}
 	return nil
+}
+
+// passesOver returns why a batch is not sent although the pause allows a claim: it stands before the one that is tried. nil: send it.
+func (d *refusals) passesOver(l *buffer.Lease) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if !d.paused() || l.GroupID == d.path || d.decides(d.batches[l.GroupID]) || !d.tries.passesOver(time.Now(), l.Last) {
+		return nil
+	}
+	return d.last
 }
 
 // sending tells when the send of a batch begins and ends.
@@ -328,7 +327,7 @@ func (d *refusals) sending(id uuid.UUID, begins bool) {
 func (d *refusals) tryNow() {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.until = time.Time{}
+	d.tries.now()
 }
 
 // err is why nothing is delivered, while the sink refuses everything; otherwise nil.

@@ -91,7 +91,7 @@ func NewWorker(s sink.Sink, settler buffer.Settler, c Config) *Worker {
 		sink: s, settler: settler, config: c,
 		policy:   policy{c.MaxAttempts, c.NeverBury, c.Ordered, c.Backoff},
 		breakers: breakers{recovered: c.Observer.Recovered},
-		refusals: refusals{pace: c.Backoff},
+		refusals: refusals{tries: tries{pace: c.Backoff}},
 	}
 	if a, ok := s.(sink.Addresser); ok && !a.OneAddress() {
 		w.addresser = a
@@ -404,13 +404,14 @@ func (w *Worker) log(ctx context.Context, l *buffer.Lease, a *attempt) {
 }
 
 // Allow returns how many batches may be claimed for the sink: any number (math.MaxInt), none, or
-// one for a half-open probe. It may call the sink's Check and take up to five seconds.
-func (w *Worker) Allow(ctx context.Context) int {
+// one: for a half-open probe, or to be passed over by one. ready is how many could be, as far as is known. Allow may call the sink's Check
+// and take up to five seconds.
+func (w *Worker) Allow(ctx context.Context, ready int) int {
 	allowed := w.breakers.allow(ctx, w.Check)
 	if allowed == 0 {
 		return 0
 	}
-	return min(allowed, w.refusals.allow())
+	return min(allowed, w.refusals.allow(ready))
 }
 
 // TakesAll reports whether any number of batches may be claimed for the sink. It calls nothing of the sink.

@@ -71,8 +71,9 @@ type Config struct {
 	// and Workers. It must be quick. A higher limit takes effect with the next report.
 	Limits func() (batchSize, tickets int)
 	// Allow returns how many batches the sink takes now. 0: no ticket is issued. 1 is for a half-open probe:
-	// due batches and fresh events take turns then. It may block until ctx is done.
-	Allow    func(ctx context.Context) int
+	// due batches and fresh events take turns then. ready is how many batches could be worked on, as far as is known, at least 1.
+	// It may block until ctx is done.
+	Allow    func(ctx context.Context, ready int) int
 	Observer Observer
 	// Log takes warnings, and INFO when their reason is gone.
 	Log *slog.Logger
@@ -115,6 +116,7 @@ type Distributor struct {
 	suspects      int           // known to be due
 	suspectOut    bool          // a ticket for one was issued
 	suspectLast   bool          // the last ticket was for one
+	lastFull      bool          // the last claim of fresh events was
 	waiting       int           // batches that wait, or wait for their delete, as last counted
 	schedNext     time.Time     // the next distribution; zero: never
 	dueNext       time.Time     // the next count of due batches

@@ -65,6 +65,18 @@ func (d *Distributor) hasTickets() bool { return d.uncovered > 0 && d.left > 0 }
 // full reports whether too many batches wait to claim more.
 func (d *Distributor) full() bool { return d.waiting >= d.config.MaxWaiting }
 
+// ready is how many batches could be worked on, as far as is known. Behind a batch that was full there may be another.
+func (d *Distributor) ready(size int) int {
+	ready := d.due
+	if d.canClaim() {
+		ready += max(1, (d.uncovered+size-1)/size)
+		if d.lastFull && d.config.Eager {
+			ready++
+		}
+	}
+	return max(1, ready)
+}
+
 // issueTickets gives tickets to free workers.
 func (d *Distributor) issueTickets(ctx context.Context) {
 	if !d.canIssue() || time.Now().Before(d.backoffUntil) {
@@ -75,7 +87,7 @@ func (d *Distributor) issueTickets(ctx context.Context) {
 	if room <= 0 {
 		return
 	}
-	allowed := d.config.Allow(ctx)
+	allowed := d.config.Allow(ctx, d.ready(size))
 	if allowed <= 0 {
 		d.backoffUntil = time.Now().Add(sinkBackoff)
 		return
@@ -132,6 +144,7 @@ func (d *Distributor) report(r Report) {
 		d.nextBackoff = min(2*d.nextBackoff, maxBackoff)
 	}
 	if !r.Ticket.Due {
+		d.lastFull = r.Full
 		d.onClaim(r, time.Now())
 	}
 	switch {

@@ -292,6 +292,7 @@ func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket di
 	report.Events = max(1, l.Len())
 	report.Full = l.Len() >= limit || l.Cut
 	report.Cut = report.Full && l.Len() < ticket.BatchSize
+	l.Last = !ticket.Due && !report.Full
 	p.limiter.weigh(l)
 
 	fresh := claimed{limit: limit, began: began, ended: time.Now()}

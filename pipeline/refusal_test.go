@@ -298,6 +298,64 @@ func TestRefusingSink_LetsAGoodEventPass(t *testing.T) {
 	testkit.Equal(t, "the dead letter", f.queryValue(t, "SELECT group_concat(event_id) FROM outbox_dead_letters"), 1)
 }
 
+// A burst of bad events stands before a good one in hundreds of batches. The good one is tried after few requests, and the bad ones are buried.
+func TestRefusingSink_PassesABurst(t *testing.T) {
+	t.Parallel()
+	const bad, batch = 3000, 10
+	for name, workers := range map[string]int{"one worker": 1, "several workers": 4} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, r := newDatabase(t), newReceiver(t)
+			to := httpAt(t, r)
+			ids := d.insert(t, "orders", bad)
+			good := d.insert(t, "orders", 1)
+			requests := 0
+			r.answers(func(asked []int64) int {
+				r.mu.Lock()
+				defer r.mu.Unlock()
+				if !slices.Contains(asked, good[0]) {
+					requests++
+				}
+				if slices.ContainsFunc(asked, func(id int64) bool { return id <= ids[bad-1] }) {
+					return http.StatusBadRequest
+				}
+				return http.StatusOK
+			})
+			start(t, d.buffer(t, "relay"), to, func(c *pipeline.Config) { c.BatchSize, c.Workers, c.MaxAttempts, c.MaxWaiting = batch, workers, 1000, 10 * bad })
+			testserver.Eventually(t, func() error {
+				if len(to.arrived(t, "orders")) == 0 {
+					return errors.New("the good event has not arrived")
+				}
+				return nil
+			})
+			r.mu.Lock()
+			asked := requests
+			r.mu.Unlock()
+			if most := bad / batch / 4; asked > most {
+				t.Errorf("%d requests about bad events before the good one arrived; want at most %d", asked, most)
+			}
+			for range 20 { // so are the next ones, one after the other, while most of the bad ones wait
+				good = append(good, d.insert(t, "orders", 1)...)
+				testserver.Eventually(t, func() error {
+					if n := len(to.arrived(t, "orders")); n < len(good) {
+						return fmt.Errorf("%d of %d good events have arrived", n, len(good))
+					}
+					return nil
+				})
+			}
+			dead, _ := d.dead(t)
+			if left := queryValue[int](t, d, "SELECT count(*) FROM outbox_events"); left < bad/2 {
+				t.Errorf("%d events wait when the good ones have arrived; want most of the bad ones", left)
+			}
+			r.answers(nil)
+			d.expectDrained(t)
+			buried, _ := d.dead(t)
+			t.Logf("%d requests about bad events before the first good one arrived; %d, later %d bad ones are buried", asked, len(dead), len(buried))
+			expectOnce(t, to.arrived(t, "orders"), without(append(slices.Clone(ids), good...), buried...))
+		})
+	}
+}
+
 // Everything is refused for good until max_attempts: every event is buried, none is lost.
 func TestPoisonBatch_IsBuriedWhole(t *testing.T) {
 	t.Parallel()

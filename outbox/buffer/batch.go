@@ -72,6 +72,8 @@ type Lease struct {
 	// Cut reports that the claim could have taken more events, but for [MaxBytes], or that there are others that are not in this batch because
 	// their ids are far away: delayed events that are due.
 	Cut bool
+	// Last: the claim of fresh events was not full, so that nothing was committed behind this batch. The pipeline sets it.
+	Last bool
 	// NotRead is why the events have nothing but their ids and times, and hashes for keys if order is kept: [ErrTooLarge],
 	// [ErrUnreadable], [ErrKillsReader], or why reading them failed. nil: they were read. Such a batch is divided by ids, into batches of PartSize, and a single
 	// event is read by itself; see [Claimer.Read].
