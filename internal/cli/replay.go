@@ -107,7 +107,9 @@ func (a *app) replay(ctx context.Context, cfg *config.Config, f *replayFlags) (e
 	if !ok {
 		return fmt.Errorf("%s: %w", p.Name, buffer.ErrNoArchive)
 	}
-	expected, err := archiver.ReplayArchived(ctx, filter, true, nil)
+	counted := filter
+	counted.PageSize = 0 // nothing is sent
+	expected, err := archiver.ReplayArchived(ctx, counted, true, nil)
 	if err != nil {
 		return a.explainReplay(p, err)
 	}
@@ -164,6 +166,9 @@ func describeReplayed(verb string, r *buffer.Replayed, until string) string {
 	}
 	if r.Repeated > 0 {
 		text += fmt.Sprintf("; left out %s delivered again since", plural(r.Repeated, "event that was", "events that were"))
+	}
+	if r.Ahead > 0 {
+		text += fmt.Sprintf("; left out %s, because the sequence of the ids has gone back and will assign theirs again: raise it first (setval)", plural(r.Ahead, "event", "events"))
 	}
 	return text
 }

@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"net/url"
 )
 
 // Route says from where to where the pipeline moves events, without secrets: for one of several sinks, see [Pipeline.PerSink].
@@ -41,6 +42,11 @@ func (s *Sink) AddressText() string {
 		return "JetStream subject " + s.NATS.Subject
 	case "http":
 		return s.HTTP.Method + " " + s.HTTP.Format
+	case "postgres":
+		if u, err := url.Parse(s.URL.Reveal()); err == nil {
+			return "table " + u.Query().Get("table")
+		}
+		return "table"
 	}
 	return "NDJSON"
 }

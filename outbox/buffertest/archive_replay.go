@@ -15,6 +15,7 @@ var archiveReplayCases = []testCase{
 	{name: "archive replay/each event once", relayTableOnly: true, run: archiveReplayedOnce},
 	{name: "archive replay/a window and topics", relayTableOnly: true, run: archiveReplayWindow},
 	{name: "archive replay/an id that another event has now", relayTableOnly: true, run: archiveReplayReused},
+	{name: "archive replay/until a time that has not come", relayTableOnly: true, run: archiveReplayUntil},
 	{name: "archive replay/in order by key", relayTableOnly: true, run: archiveReplayOrdered},
 	{name: "archive replay/without an archive", relayTableOnly: true, run: archiveReplayNone},
 }
@@ -144,6 +145,24 @@ func archiveReplayReused(t *testing.T, h Harness) {
 	f.Exec(t, fmt.Sprintf("INSERT INTO %s (id, topic, payload, created_at) VALUES (%d, 'new', '1', '2026-01-02T00:00:00.000Z')", f.Table, ids[0]))
 	expectReplayed(t, archiver(f), buffer.ArchiveFilter{}, 1, 1, 0)
 	equal(t, "events", len(deliverAll(t, f.Buffer)), 1)
+}
+
+// What is put back is archived again. It is not put back once more, although the end of the window has not come.
+func archiveReplayUntil(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Archive: true})
+	f.Insert(t, orders(10)...)
+	settle(t, f.Buffer, claim(t, f.Buffer, 100), delivered())
+	rounds := 0
+	got, err := archiver(f).ReplayArchived(t.Context(), buffer.ArchiveFilter{Until: time.Now().Add(time.Hour), BatchSize: 3, PageSize: 4}, false, func(buffer.Replayed) {
+		if rounds++; rounds > 10 {
+			t.Fatal("the replay does not end")
+		}
+		deliverAll(t, f.Buffer)
+	})
+	ok(t, "ReplayArchived", err)
+	equal(t, "events put back", got.Events, int64(10))
+	about(t, "until", time.Since(got.Until), 0)
+	equal(t, "rows of the archive", len(f.Archived(t)), 20)
 }
 
 func archiveReplayOrdered(t *testing.T, h Harness) {

@@ -131,3 +131,29 @@ func TestSettle_Encodings(t *testing.T) {
 		})
 	}
 }
+
+// Who paused and why is stored, too, also by a command whose first statement this is.
+func TestPause_Encoding(t *testing.T) {
+	t.Parallel()
+	const reason = "Umzug \u2013 Dienstag"
+	pool, claimer := encodedDB(t, "LATIN1")
+	_, err := pool.Exec(t.Context(), "INSERT INTO outbox_events (topic, payload) VALUES ('t', '1')")
+	check(t, err)
+	l, err := claimer.Claim(t.Context(), 10, lease)
+	check(t, err)
+	check(t, claimer.Settle(t.Context(), l, []buffer.Outcome{{Verdict: buffer.Dead, Attempts: 1, Error: "bad"}}))
+	for what, first := range map[string]func(b *postgres.Buffer) error{
+		"pause": func(b *postgres.Buffer) error { _, err := b.Pause(t.Context(), "", "Ren\u00e9", reason); return err },
+		"discard": func(b *postgres.Buffer) error {
+			_, err := b.Discard(t.Context(), buffer.DeadFilter{ClosedBy: "Ren\u00e9", ClosedReason: reason}, 10)
+			return err
+		},
+	} {
+		b, err := postgres.Open(postgres.Config{URL: pool.Config().ConnString(), Pipeline: "orders", Owner: what})
+		check(t, err)
+		if err := first(b); err != nil {
+			t.Errorf("%s: %v", what, err)
+		}
+		check(t, b.Close())
+	}
+}

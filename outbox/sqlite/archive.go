@@ -72,11 +72,12 @@ func (b *Buffer) ReplayArchived(ctx context.Context, f buffer.ArchiveFilter, dry
 		return all, buffer.ErrArchiveRows
 	}
 	r := &archiveReplay{b, f, roundedUp(f.Since), roundedUp(f.Until), dry}
-	if f.Until.IsZero() {
-		err := b.read(ctx, "reading the time", func(tx transaction) error { return tx.row(ctx, archiveNowSQL).Scan(&r.until) })
-		if err != nil {
-			return all, err
-		}
+	var now string
+	if err := b.read(ctx, "reading the time", func(tx transaction) error { return tx.row(ctx, archiveNowSQL).Scan(&now) }); err != nil {
+		return all, err
+	}
+	if f.Until.IsZero() || r.until > now { // what is put back is archived again, later than this
+		r.until = now
 	}
 	if all.Until, err = db.ParseTime(r.until); err != nil {
 		return all, err

@@ -29,7 +29,8 @@ SELECT clock_timestamp(), EXISTS (
 SELECT pg_advisory_xact_lock(hashtextextended('relay archive ' || $1, 0))`
 
 	// A page of the archive, in the order in which it was filled: after $3, $4 and $5, before $2, with up to buffer.MaxBytes for each batch of $8 events as
-	// the database stores them. An event is put back for its last row. Another one may have had its id.
+	// the database stores them. An event is put back for its last row. Another one may have had its id, or get it: the sequence, $10, goes back with a
+	// TRUNCATE ... RESTART IDENTITY, a restore and a failover, and an id that it still hands out would make the application's INSERT fail.
 	pageSQL = `
 WITH page AS MATERIALIZED (
   SELECT id, group_id, topic, created_at, archived_at,
@@ -43,20 +44,22 @@ WITH page AS MATERIALIZED (
     SELECT p.*, sum(bytes) OVER w AS total, row_number() OVER w AS n FROM page p WINDOW w AS (ORDER BY archived_at, id, group_id)) p
   WHERE total <= 4194304 OR n = 1
 ), matching AS MATERIALIZED (
-  SELECT f.id, f.group_id, EXISTS (SELECT FROM outbox_events e WHERE e.id = f.id) AS waits, (
+  SELECT f.id, f.group_id, EXISTS (SELECT FROM outbox_events e WHERE e.id = f.id) AS waits,
+         coalesce(f.id > (SELECT coalesce(pg_sequence_last_value(s.sequence), 0) FROM (SELECT $10::regclass) s (sequence) WHERE s.sequence IS NOT NULL), false) AS ahead, (
     SELECT max(o.archived_at) FROM outbox_archive o
     WHERE o.id = f.id AND o.created_at = f.created_at AND (o.archived_at, o.group_id) > (f.archived_at, f.group_id)) AS later
   FROM fitting f WHERE left(f.topic, 4096) ~ ANY ($6::text[]) AND left(f.topic, 4096) ~ ANY ($9::text[])
 ), chosen AS MATERIALIZED (
   SELECT id, group_id, (row_number() OVER (ORDER BY id) - 1) / $8::bigint AS batch
-  FROM (SELECT DISTINCT ON (id) id, group_id FROM matching WHERE NOT waits AND later IS NULL ORDER BY id, group_id) c
+  FROM (SELECT DISTINCT ON (id) id, group_id FROM matching WHERE NOT waits AND NOT ahead AND later IS NULL ORDER BY id, group_id) c
 )`
 
 	// The last row that was read, and what became of the page.
 	endSQL = `
 SELECT last.archived_at, last.id, last.group_id,
        (SELECT count(*) FILTER (WHERE waits AND later IS NULL) FROM matching),
-       (SELECT count(*) FILTER (WHERE later >= $2::timestamptz) FROM matching), `
+       (SELECT count(*) FILTER (WHERE later >= $2::timestamptz) FROM matching),
+       (SELECT count(*) FILTER (WHERE ahead AND NOT waits AND later IS NULL) FROM matching), `
 
 	lastSQL = `
 FROM fitting last ORDER BY archived_at DESC, id DESC, group_id DESC LIMIT 1`
@@ -79,21 +82,21 @@ INSERT INTO outbox_events (id, topic, key, payload, headers, created_at, group_i
 ), put AS (` + putSQL + `g.new FROM chosen c JOIN groups g USING (batch)` + ofArchiveSQL + `, opened AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, error, sink, lanes)
-  SELECT group_id, $10, 'stamp', 'waiting', 0, clock_timestamp(), $11, 0,
-         0, 0, count(*), min(id), max(id), min(created_at), 'replayed', $12,
-         CASE WHEN $13::boolean THEN coalesce(array_agg(DISTINCT hashtext(key)) FILTER (WHERE key IS NOT NULL), '{}') END
+  SELECT group_id, $11, 'stamp', 'waiting', 0, clock_timestamp(), $12, 0,
+         0, 0, count(*), min(id), max(id), min(created_at), 'replayed', $13,
+         CASE WHEN $14::boolean THEN coalesce(array_agg(DISTINCT hashtext(key)) FILTER (WHERE key IS NOT NULL), '{}') END
   FROM put GROUP BY group_id ORDER BY min(id)
 )` + endSQL + `(SELECT count(*) FROM put)` + lastSQL
 
 	// One of several sinks gets a claim of its own.
-	replayToSinkSQL = pageSQL + `, put AS (` + putSQL + `$14::uuid FROM chosen c` + ofArchiveSQL + `, opened AS (
+	replayToSinkSQL = pageSQL + `, put AS (` + putSQL + `$15::uuid FROM chosen c` + ofArchiveSQL + `, opened AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, newest_at, error, members, sink, claim_id, seq, lanes)
-  SELECT ` + backlog.NewGroupSQL + `, $10, 'range', 'waiting', 0, clock_timestamp(), $11, 0,
+  SELECT ` + backlog.NewGroupSQL + `, $11, 'range', 'waiting', 0, clock_timestamp(), $12, 0,
          0, 0, count(*), min(id), max(id), min(created_at), '-infinity', 'replayed',
-         range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), $12, $14::uuid,
-         CASE WHEN $13::boolean THEN nextval('outbox_numbers') END,
-         CASE WHEN $13::boolean THEN coalesce(array_agg(DISTINCT hashtext(key)) FILTER (WHERE key IS NOT NULL), '{}') END
+         range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), $13, $15::uuid,
+         CASE WHEN $14::boolean THEN nextval('outbox_numbers') END,
+         CASE WHEN $14::boolean THEN coalesce(array_agg(DISTINCT hashtext(key)) FILTER (WHERE key IS NOT NULL), '{}') END
   FROM (SELECT put.*, (row_number() OVER (ORDER BY id) - 1) / $8::bigint AS batch FROM put) p
   GROUP BY batch ORDER BY min(id)
 )` + endSQL + `(SELECT count(*) FROM put)` + lastSQL
@@ -107,7 +110,7 @@ func Replay(
 	if err != nil {
 		return all, err
 	}
-	if all.Until = f.Until; f.Until.IsZero() {
+	if all.Until = f.Until; f.Until.IsZero() || f.Until.After(now) { // what is put back is archived again, later than this
 		all.Until = now
 	}
 	for after := (key{pg.Timestamp(time.Time{}), pg.Int(math.MinInt64), uuid.Nil.String()}); ; {
@@ -118,6 +121,7 @@ func Replay(
 		all.Events += more.Events
 		all.Waiting += more.Waiting
 		all.Repeated += more.Repeated
+		all.Ahead += more.Ahead
 		if progress != nil {
 			progress(all)
 		}
@@ -169,7 +173,7 @@ func page(
 		write = base.DB.WriteTx(pg.BulkTimeout, pg.PlanByKey...)
 		args  = []string{
 			pg.Timestamp(f.Since), until, after[0], after[1], after[2],
-			pg.TextArray(f.Topics.Regexps()), pg.Int(int64(rows)), pg.Int(int64(f.BatchSize)), pg.TextArray(takes.Regexps()),
+			pg.TextArray(f.Topics.Regexps()), pg.Int(int64(rows)), pg.Int(int64(f.BatchSize)), pg.TextArray(takes.Regexps()), t.Sequence,
 		}
 		lock = pg.Step{SQL: lockReplaySQL, Args: []string{t.Buffer}}
 	)
@@ -190,7 +194,7 @@ func page(
 	}
 	steps = append(steps, pg.Step{SQL: t.SQL(sql), Args: args, Row: func(v [][]byte) error {
 		next = &key{pg.Timestamp(pg.ReadTime(v[0])), pg.Int(pg.ReadInt8(v[1])), uuid.UUID(v[2]).String()}
-		more = buffer.Replayed{Waiting: pg.ReadInt8(v[3]), Repeated: pg.ReadInt8(v[4]), Events: pg.ReadInt8(v[5])}
+		more = buffer.Replayed{Waiting: pg.ReadInt8(v[3]), Repeated: pg.ReadInt8(v[4]), Ahead: pg.ReadInt8(v[5]), Events: pg.ReadInt8(v[6])}
 		return nil
 	}})
 	return more, next, base.DB.Transact(ctx, steps...)

@@ -44,9 +44,9 @@ var (
 // Pause pauses the pipeline or a sink; see buffer.Pauser.
 func (b *Backlog) Pause(ctx context.Context, sink, by, reason string) (changed bool, err error) {
 	if sink == "" {
-		return b.setPause(ctx, "", pausePipelineSQL, b.base.DB.Text(by), b.base.DB.Text(reason))
+		return b.setPause(ctx, "", pausePipelineSQL, by, reason)
 	}
-	return b.setPause(ctx, sink, pauseSinkSQL, b.base.DB.Text(by), b.base.DB.Text(reason), sink)
+	return b.setPause(ctx, sink, pauseSinkSQL, by, reason, sink)
 }
 
 // Resume takes a pause back.
@@ -71,6 +71,9 @@ func (b *Backlog) setPause(ctx context.Context, sink, statement string, args ...
 	begin.Row = func([][]byte) error {
 		missing.Known = nil
 		return nil
+	}
+	for i := range args {
+		args[i] = b.base.DB.Text(args[i])
 	}
 	steps := []pg.Step{begin, {SQL: t.SQL(usedSQL), Args: []string{t.Buffer}, Row: func(v [][]byte) error {
 		used = pg.ReadBool(v[0])
