@@ -206,10 +206,10 @@ func (s *Server) status(w http.ResponseWriter, r *http.Request) {
 	s.writeJSON(w, code, report)
 }
 
-// Report reads the status of all pipelines. It is at most a second old, and takes at most three.
-func (s *Server) Report(ctx context.Context) Report {
+// Report reads the status of all pipelines, or of those that are named. It is at most a second old, and takes at most three.
+func (s *Server) Report(ctx context.Context, names ...string) Report {
 	report := Report{Pipelines: []PipelineReport{}}
-	s.snapshots.each(ctx, func(p Pipeline, status buffer.Status, unsendable, err error) {
+	s.snapshots.named(names).each(ctx, func(p Pipeline, status buffer.Status, unsendable, err error) {
 		if err != nil {
 			report.Errors = append(report.Errors, ReportError{Name: p.Name, Error: s.config.Redact(err.Error())})
 			return

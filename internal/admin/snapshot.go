@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -139,6 +140,19 @@ func timeoutError(err error) error {
 
 // snapshots are those of all pipelines, in order.
 type snapshots []*snapshot
+
+// named are the snapshots of some pipelines; all if there are no names.
+func (all snapshots) named(names []string) (some snapshots) {
+	if len(names) == 0 {
+		return all
+	}
+	for _, s := range all {
+		if slices.Contains(names, s.pipeline.Name) {
+			some = append(some, s)
+		}
+	}
+	return some
+}
 
 // each reads all snapshots concurrently, so that a slow database delays no other, and
 // then calls visit for each in order.

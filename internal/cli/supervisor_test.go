@@ -11,6 +11,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
@@ -98,9 +99,12 @@ func TestSupervisor_TerminatesBlocker(t *testing.T) {
 			}
 		}
 	}
-	if page, _ := get(t, "http://"+listen+"/", ""); !strings.Contains(page, "bills</b>: a forgotten transaction blocks vacuum") {
-		t.Errorf("the page is %s", page)
-	}
+	testkit.Eventually(t, func() error { // a page may show the figures of ten seconds ago
+		if page, _ := get(t, "http://"+listen+"/", ""); !strings.Contains(page, "bills</b>: a forgotten transaction blocks vacuum") {
+			return fmt.Errorf("the page is %s", page)
+		}
+		return nil
+	})
 	if strings.Contains(r.stderr.String(), "pipeline=bills kind=") {
 		t.Error("the database was observed twice")
 	}

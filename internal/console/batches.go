@@ -194,6 +194,7 @@ func (s *Console) batchChange(divide bool) http.HandlerFunc {
 		} else {
 			err = p.Batches.RetryBatch(ctx, row.GroupID, buffer.NewRetryRequest())
 		}
+		s.changed(p.Name)
 		switch {
 		case errors.Is(err, buffer.ErrNotWaiting), errors.Is(err, buffer.ErrMaybeSent), err != nil && divide && row.Refused != "":
 			s.fail(w, r, http.StatusConflict, fmt.Errorf("nothing was changed: %w", err))

@@ -25,8 +25,8 @@ import (
 
 // Source is what the console shows.
 type Source interface {
-	// Report is the status of all pipelines, at most a second old.
-	Report(ctx context.Context) admin.Report
+	// Report is the status of all pipelines, or of those that are named, at most a second old.
+	Report(ctx context.Context, names ...string) admin.Report
 	// Changed says that a user changed a pipeline: the next report of it is read anew.
 	Changed(pipeline string)
 	// Pipelines are those of this process, in order.
@@ -62,10 +62,13 @@ type Console struct {
 	config  Config
 	mux     *http.ServeMux
 	history *history
+	latest  *latest
 	live    *live
 	level   *logLevel
 	doctor  *doctor
 	inUse   atomic.Bool
+	// deadCauses are for the overview.
+	deadCauses deadCauses
 	// rendered are the rows of the overview as they were rendered last, by id: most of them are the same a second later. Run owns it.
 	rendered map[string]renderedRow
 }
@@ -87,7 +90,7 @@ func New(c Config) *Console {
 	if c.Log == nil {
 		c.Log = slog.Default()
 	}
-	s := &Console{config: c, mux: http.NewServeMux(), history: newHistory(), live: newLive(), level: newLogLevel(c.Level), doctor: newDoctor()}
+	s := &Console{config: c, mux: http.NewServeMux(), history: newHistory(), latest: newLatest(), deadCauses: deadCauses{all: map[string]deadCause{}}, live: newLive(), level: newLogLevel(c.Level), doctor: newDoctor()}
 	assets, err := fs.Sub(assetFiles, "assets")
 	if err != nil { // cannot happen
 		panic(err)

@@ -71,7 +71,7 @@ func TestOverview(t *testing.T) {
 	b.see("Everything works.")
 	s.insert(t, "bad.order", `{"n": 2}`)
 	s.expectDead(t, 1)
-	b.see("orders: 1 dead letter", "Nothing: they stay until somebody replays or discards them.")
+	b.see("orders: 1 dead letter", "Topic bad.order: no such tenant", "Nothing: they stay until somebody replays or discards them.")
 	b.expectAccessible("overview-dead")
 	b.goTo("/pipelines/orders")
 	b.do(chromedp.WaitVisible(chromedp.Search(".plots canvas")))

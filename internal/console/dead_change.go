@@ -63,6 +63,9 @@ func (s *Console) deadChange(w http.ResponseWriter, r *http.Request) {
 	for _, p := range selected {
 		changed, err := p.Change(ctx, act, q, !confirmed, nil)
 		changed.Pipeline = p.Name
+		if confirmed {
+			s.changed(p.Name)
+		}
 		if confirmed && (changed.Changed > 0 || d.Filter.Pipeline != "") {
 			s.config.Audit.Add(ctx, audit.Entry{
 				Who: q.ClosedBy, Action: string(act), Pipeline: p.Name, Count: changed.Changed, Detail: d.Filter.String(), Reason: q.ClosedReason,

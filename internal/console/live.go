@@ -10,7 +10,7 @@ import (
 
 // live sends the browsers what changed on the overview. It is safe for concurrent use.
 type live struct {
-	// wake has one token when the first browser comes.
+	// wake has one token when a browser comes, or a page wants a new report.
 	wake chan struct{}
 
 	mu       sync.Mutex
@@ -25,6 +25,14 @@ type live struct {
 
 func newLive() *live {
 	return &live{wake: make(chan struct{}, 1), changed: make(chan struct{}), since: map[string]time.Time{}}
+}
+
+// wakeUp lets the sampler read a report at once.
+func (l *live) wakeUp() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
+	}
 }
 
 func (l *live) watched() bool {
@@ -100,10 +108,7 @@ func (s *Console) serveLive(w http.ResponseWriter, r *http.Request) {
 		}
 		l.mu.Unlock()
 	}()
-	select {
-	case l.wake <- struct{}{}:
-	default:
-	}
+	l.wakeUp()
 	control := http.NewResponseController(w)
 	_ = control.SetReadDeadline(time.Time{}) // there are servers without deadlines
 	w.Header().Set("Content-Type", "text/event-stream")

@@ -252,8 +252,10 @@ func (s *Console) relayRows(report *admin.Report) []relayRow {
 
 // overview serves the first page.
 func (s *Console) overview(w http.ResponseWriter, r *http.Request) {
-	report := s.config.Source.Report(r.Context())
-	s.render(w, r, http.StatusOK, "overview", "overview", "Overview", s.overviewOf(&report, problems(s, &report)))
+	report, at := s.report(r.Context())
+	d := s.overviewOf(report, problems(s, report))
+	d.At = at
+	s.render(w, r, http.StatusOK, "overview", "overview", "Overview", d)
 }
 
 // overviewParts renders the elements of the overview that change, by id. Only Run calls it.

@@ -91,7 +91,7 @@ func (s *Console) pauseChange(resume bool) http.HandlerFunc {
 		} else {
 			changed, err = p.Pauser.Pause(ctx, sink, who, reason)
 		}
-		s.config.Source.Changed(p.Name)
+		s.changed(p.Name)
 		_, missing := errors.AsType[*buffer.NoSinkError](err)
 		switch {
 		case missing:

@@ -32,7 +32,7 @@ func (s *Console) pipeline(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, r, http.StatusNotFound, err)
 		return
 	}
-	report := s.config.Source.Report(r.Context())
+	report := s.config.Source.Report(r.Context(), name)
 	d := pipelineData{Name: name, Sinks: []string{""}, Done: r.URL.Query().Get("done")}
 	all := s.overviewOf(&report, problems(s, &report))
 	for _, one := range all.each {
@@ -82,6 +82,7 @@ func (s *Console) retryNow(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), retryTimeout)
 	defer cancel()
 	n, err := p.RetryNow(ctx)
+	s.changed(p.Name)
 	s.config.Audit.Add(ctx, audit.Entry{Who: admin.ClosedBy(r, "console"), Action: "retry now", Pipeline: p.Name, Count: int64(n)})
 	if err != nil {
 		s.fail(w, r, http.StatusServiceUnavailable, err)

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/url"
@@ -27,6 +28,8 @@ type problem struct {
 	Link, LinkText string
 	// Others are more pipelines, or sinks, with the same problem; see grouped.
 	Others []string
+	// Key finds the problem in the next report if its title changes; such a problem has a page of its own and is never grouped.
+	Key string
 	// Warning: nothing stands still because of it.
 	Warning bool
 	// Since is when this process saw it first.
@@ -34,7 +37,9 @@ type problem struct {
 }
 
 // key finds the same problem in the next report: what a server says may change each time.
-func (p *problem) key() string { return p.Pipeline + "\x00" + p.Sink + "\x00" + p.Title }
+func (p *problem) key() string {
+	return p.Pipeline + "\x00" + p.Sink + "\x00" + cmp.Or(p.Key, p.Title)
+}
 
 // Name is the pipeline, with the sink if it has several.
 func (p *problem) Name() string {
@@ -68,7 +73,7 @@ func grouped(all []problem) []problem {
 		one := all[i]
 		cause := [2]string{one.Title, one.Detail}
 		k, known := at[cause]
-		if !known || one.Detail == "" { // nobody said why
+		if !known || one.Detail == "" || one.Key != "" { // nobody said why, or it has a page of its own
 			at[cause] = len(groups)
 			groups = append(groups, one)
 			continue
@@ -270,6 +275,7 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 	if p.Dead > 0 {
 		add(problem{
 			Title: fmt.Sprintf("%s dead letter%s", admin.Count(p.Dead), map[bool]string{true: "", false: "s"}[p.Dead == 1]), Warning: true,
+			Key: "dead letters", Detail: s.deadCauses.get(p.Name),
 			Alone: "Nothing: they stay until somebody replays or discards them.", Do: "See which errors and topics they have, correct the cause, then replay them.",
 			Link: "dead?pipeline=" + url.QueryEscape(p.Name), LinkText: "errors and topics",
 		})

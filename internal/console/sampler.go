@@ -17,18 +17,24 @@ func (s *Console) Run(ctx context.Context) error {
 	defer s.live.close()
 	tick := time.NewTicker(liveEvery)
 	defer tick.Stop()
-	var sampled time.Time
+	var (
+		sampled time.Time
+		asked   bool // by a page
+	)
 	for {
 		if s.level.restore(time.Now()) {
 			s.config.Log.InfoContext(ctx, "the log level is the configured one again", "level", levelName(s.config.Level.Level()))
 		}
-		if now := time.Now(); s.inUse.Load() && (s.live.watched() || now.Sub(sampled) >= hourStep-liveEvery/2) {
+		if now := time.Now(); s.inUse.Load() && (asked || s.live.watched() || now.Sub(sampled) >= hourStep-liveEvery/2) {
+			changes := s.latest.begin()
 			report := s.config.Source.Report(ctx)
 			if ctx.Err() != nil {
 				return nil
 			}
 			sampled = now
+			s.latest.put(&report, now, changes)
 			s.sample(now, &report)
+			s.readDeadCauses(ctx, &report)
 			all := problems(s, &report)
 			s.live.observe(now, all)
 			if s.live.watched() {
@@ -39,7 +45,9 @@ func (s *Console) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+			asked = false
 		case <-s.live.wake:
+			asked = true
 		}
 	}
 }

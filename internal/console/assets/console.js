@@ -16,12 +16,18 @@ function live() {
   const status = document.querySelector("[data-live]");
   if (!status) return;
   const events = new EventSource(status.dataset.live);
-  let last = Date.now();
+  let last = Date.now(), first = true;
   status.hidden = false;
   status.textContent = "Connecting …";
   events.onmessage = (message) => {
     last = Date.now();
-    for (const [id, html] of Object.entries(JSON.parse(message.data))) {
+    const changed = JSON.parse(message.data);
+    if (first && [...document.querySelectorAll("[id^=row-]")].some((row) => !(row.id in changed))) {
+      location.reload(); // the first message has all rows, and the page shows one that is gone
+      return;
+    }
+    first = false;
+    for (const [id, html] of Object.entries(changed)) {
       const element = document.getElementById(id);
       if (element && html !== null) {
         element.innerHTML = html;
@@ -34,6 +40,7 @@ function live() {
     }
   };
   events.onopen = () => {
+    first = true;
     status.classList.remove("lost");
     status.textContent = "Live";
     document.querySelector(".at")?.remove();
