@@ -44,6 +44,7 @@ type deadFlags struct {
 	olderThan, newerThan time.Duration
 	all, closed, asJSON  bool
 	dryRun, yes, edit    bool
+	withHeaders          bool // with edit
 	by, reason           string
 	limit                int
 }

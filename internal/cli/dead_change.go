@@ -38,8 +38,8 @@ immediately, and closes them. A running relay sends them. Dead letters whose ids
 already in the buffer are skipped.
 
 With --edit it opens the payload of one event in an editor ($VISUAL, $EDITOR or vi), in
-a custom table the row, and replays what was saved. It changes all open dead letters of
-the event. An event that another sink still waits for cannot be edited.`,
+a custom table the row, and replays what was saved; with --with-headers, headers and
+payload as one JSON object. It changes all open dead letters of the event. An event that another sink still waits for cannot be edited.`,
 		Example: "  relay dead replay -c relay.yaml --id 17 --id 18\n  relay dead replay -c relay.yaml --pipeline orders --error 'no such tenant' --dry-run\n  relay dead replay -c relay.yaml --id 17 --edit",
 	})
 }
@@ -72,6 +72,9 @@ The exit status is 1 if an event selected with --id was not changed.`
 		if f.edit && f.dryRun {
 			return usage("--edit is used together with --dry-run; expected one of them")
 		}
+		if f.withHeaders && !f.edit {
+			return usage("--with-headers is used without --edit; expected both")
+		}
 		return a.withDeadLetters(c, cfg, &f, func(ctx context.Context, all []deadLetters) error {
 			if f.edit {
 				return a.editAndReplay(ctx, all, &f)
@@ -82,6 +85,7 @@ The exit status is 1 if an event selected with --id was not changed.`
 	f.bind(c)
 	if what == replay {
 		c.Flags().BoolVar(&f.edit, "edit", false, "edit the payload of one event first")
+		c.Flags().BoolVar(&f.withHeaders, "with-headers", false, "with --edit: edit the headers too")
 	}
 	c.Flags().StringVar(&f.reason, "reason", "", "why, kept in closed_reason; at most 500 characters")
 	c.Flags().BoolVar(&f.dryRun, "dry-run", false, "count the dead letters, change nothing")

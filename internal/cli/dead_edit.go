@@ -31,6 +31,63 @@ const (
 type edited struct {
 	deadLetters
 	event buffer.DeadEvent
+	// headers: they are edited too.
+	headers bool
+}
+
+// document is what is edited: the payload, the row, or an object of headers and payload.
+func (e *edited) document() []byte {
+	switch {
+	case e.event.Row != nil:
+		return e.event.Row
+	case !e.headers:
+		return e.event.Payload
+	}
+	headers := "null"
+	if e.event.Headers != nil {
+		headers = string(e.event.Headers)
+	}
+	return slices.Concat([]byte(`{"headers":`), []byte(headers), []byte(`,"payload":`), e.event.Payload, []byte("}"))
+}
+
+// edit returns the change that a document on one line makes. What was not changed stays as it was written.
+func (e *edited) edit(written []byte) (buffer.DeadEdit, error) {
+	change := buffer.DeadEdit{ID: e.event.ID, UUID: e.event.UUID, Row: e.event.Row != nil, Old: e.event.Payload, New: written}
+	if change.Row {
+		change.Old = e.event.Row
+		return change, admin.CheckEditedRow(&e.event, written, e.custom.ID, e.custom.Cursor)
+	}
+	if !e.headers {
+		return change, nil
+	}
+	var parts struct{ Headers, Payload json.RawMessage }
+	decoder := json.NewDecoder(bytes.NewReader(written))
+	decoder.DisallowUnknownFields()
+	err := decoder.Decode(&parts)
+	if err == nil && parts.Payload == nil {
+		err = errors.New("the payload is missing")
+	}
+	if err != nil {
+		return change, fmt.Errorf(`%w; expected {"headers": {...}, "payload": ...}`, err)
+	}
+	headers, err := admin.ParseEditedHeaders(parts.Headers)
+	if err != nil {
+		return change, err
+	}
+	change.Headers, change.OldHeaders, change.NewHeaders = true, e.event.Headers, headers
+	if sameJSON(e.event.Headers, headers) {
+		change.NewHeaders = e.event.Headers
+	}
+	if change.New = parts.Payload; sameJSON(e.event.Payload, parts.Payload) {
+		change.New = e.event.Payload
+	}
+	return change, nil
+}
+
+// sameJSON reports whether two texts differ in white space alone; nil is another text than null.
+func sameJSON(a, b []byte) bool {
+	var one, other bytes.Buffer
+	return (a == nil) == (b == nil) && (a == nil || json.Compact(&one, a) == nil && json.Compact(&other, b) == nil && bytes.Equal(one.Bytes(), other.Bytes()))
 }
 
 // editAndReplay lets the user edit the payload of an event, or its row, and replays the event.
@@ -39,10 +96,11 @@ func (a *app) editAndReplay(ctx context.Context, all []deadLetters, f *deadFlags
 	if err != nil {
 		return err
 	}
-	old := e.event.Payload
-	if e.event.Row != nil {
-		old = e.event.Row
+	e.headers = f.withHeaders
+	if e.headers && e.event.Row != nil {
+		return usage("--with-headers: event %s is a row of a custom table, whose headers are made by the projection; expected --edit alone", e.event.Identity())
 	}
+	old := e.document()
 	var before, compactOld bytes.Buffer
 	if !utf8.Valid(old) || json.Indent(&before, old, "", "  ") != nil || json.Compact(&compactOld, old) != nil {
 		return fmt.Errorf("event %s: the payload is not JSON text, which --edit needs; change the column payload of outbox_dead_letters by SQL, then > %s",
@@ -61,10 +119,11 @@ func (a *app) editAndReplay(ctx context.Context, all []deadLetters, f *deadFlags
 		a.printErr("the file is empty; nothing was replayed")
 		return os.Remove(path)
 	}
-	kept := fmt.Sprintf("nothing was changed; the text is kept in %s, to be corrected there > VISUAL='cp %[1]s' %[2]s --edit", path, e.replayCommand(a))
+	kept := fmt.Sprintf("nothing was changed; the text is kept in %s, to be corrected there > VISUAL='cp %[1]s' %[2]s --edit%[3]s", path, e.replayCommand(a), map[bool]string{true: " --with-headers"}[e.headers])
 	text, after, err := checkEdited(path, written)
+	var edit buffer.DeadEdit
 	if err == nil {
-		err = admin.CheckEditedRow(&e.event, text, e.custom.ID, e.custom.Cursor)
+		edit, err = e.edit(text)
 	}
 	if err != nil {
 		return fmt.Errorf("%w; %s", err, kept)
@@ -80,7 +139,6 @@ func (a *app) editAndReplay(ctx context.Context, all []deadLetters, f *deadFlags
 			return fmt.Errorf("%w; the text is kept in %s", err, path)
 		}
 	}
-	edit := buffer.DeadEdit{ID: e.event.ID, UUID: e.event.UUID, Row: e.event.Row != nil, Old: old, New: text}
 	switch err := e.store(ctx, edit); {
 	case errors.Is(err, buffer.ErrEventWaits):
 		return fmt.Errorf("event %s is still in the buffer, where it waits to be sent to another sink; expected an event that no sink waits for; %s", e.event.Identity(), kept)
@@ -102,16 +160,19 @@ func (a *app) editAndReplay(ctx context.Context, all []deadLetters, f *deadFlags
 
 // editHeader says above the text what it is, what happens with it, and how to cancel.
 func (a *app) editHeader(e *edited, yes bool) string {
-	what, then := "the payload", "the event is replayed with it"
-	if e.event.Row != nil {
-		what, then = "the row", "a replay inserts it into the table again, and the projection makes the payload of it"
+	what, then := "This is the payload", "the event is replayed with it"
+	switch {
+	case e.headers:
+		what, then = "These are headers and payload", "the event is replayed with them"
+	case e.event.Row != nil:
+		what, then = "This is the row", "a replay inserts it into the table again, and the projection makes the payload of it"
 	}
 	if !yes {
 		then = "relay shows what changed and asks; with a yes " + then
 	}
 	var b strings.Builder
 	for _, text := range []string{
-		fmt.Sprintf("This is %s of event %s of pipeline %s, a dead letter because of:", what, e.event.Identity(), e.pipeline),
+		fmt.Sprintf("%s of event %s of pipeline %s, a dead letter because of:", what, e.event.Identity(), e.pipeline),
 		cut(printable(oneLine(a.redact(e.event.Error))), 300),
 		"Correct it, save and quit: " + then + ".",
 		"To cancel, quit without a change. Lines with # above it are ignored.",
@@ -167,7 +228,7 @@ func (a *app) oneEdited(ctx context.Context, all []deadLetters) (*edited, error)
 				}
 				return true, nil
 			case found == nil:
-				found = &edited{l, *e}
+				found = &edited{deadLetters: l, event: *e}
 			}
 			seen[key{l.pipeline, e.Identity()}] = true
 			return len(seen) <= maxEditMatches, nil

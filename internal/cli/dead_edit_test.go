@@ -43,6 +43,7 @@ func TestDeadEdit(t *testing.T) {
 			{"false", "--id 17", 1, "", `relay: the editor "false" failed: exit status 1; nothing was changed`, 0},
 			{"sed -i 's/1e2/1e2x/'", "--id 17", 1, "", ".json:9:8: invalid character 'x' after array element; expected JSON; nothing was changed; the text is kept in ", 1},
 			{`printf '"\377"' >`, "--id 17", 1, "", ".json:1:2: the text is not UTF-8; expected JSON", 1},
+			{"true", "--id 17 --with-headers", 0, "", "not changed; nothing was replayed\n", 0},
 			{"sed -i 's/$/ 1/'", "--id 17 --dry-run", 2, "", "--edit is used together with --dry-run", 0},
 			{"true", "--all", 2, "", "2 events match; expected one for --edit, like --pipeline p --id 17", 0},
 			{"true", "--id 99", 2, "", "no dead letter that can be replayed matches; expected one event for --edit", 0},
@@ -67,6 +68,27 @@ func TestDeadEdit(t *testing.T) {
 		if len(left) > 0 || db.count(sixteen) != 1 {
 			t.Errorf("left are %q, and %d events have the new payload", left, db.count(sixteen))
 		}
+
+		// Headers too.
+		db.exec(`UPDATE outbox_dead_letters SET headers = '{"a":  "1"}' WHERE event_id = 18`)
+		for _, c := range []struct{ editor, stderr string }{
+			{"true", "not changed; nothing was replayed\n"},
+			{`sed -i 's/"1"/1/'`, `headers are not a JSON object of strings`},
+			{`sed -i 's/"headers"/"header"/'`, `expected {"headers": {...}, "payload": ...}`},
+			{`sed -i 's/"payload"/"headers"/'`, `expected {"headers": {...}, "payload": ...}`},
+		} {
+			r, _ := editing(t, c.editor, path, "--id", "18", "--with-headers")
+			r.want(t, map[bool]int{true: 0, false: 1}[c.editor == "true"], "", c.stderr)
+		}
+		shownBoth, _ := editing(t, "cat", path, "--id", "18", "--with-headers")
+		shownBoth.want(t, 0, "", "# These are headers and payload of event 18 of pipeline p, a dead letter because\n# of:\n# b\n")
+		r, _ = editing(t, `sed -i 's/"1"/"<2>"/'`, path, "--id", "18", "--with-headers")
+		r.want(t, 0, "p: replayed 1 dead letter\n", "-     \"a\": \"1\"\n+     \"a\": \"<2>\"\n")
+		if n := db.count(`SELECT count(*) FROM outbox_events WHERE id = 18 AND CAST(headers AS text) = '{"a":"<2>"}'`); n != 1 {
+			t.Errorf("%d events have the new headers", n)
+		}
+		db.exec("DELETE FROM outbox_events WHERE id = 18")
+		db.exec("UPDATE outbox_dead_letters SET closed_at = NULL, closed_as = NULL, headers = NULL WHERE event_id = 18")
 
 		// The file says what it is, and what happens.
 		shown, _ := editing(t, "cat", path, "--id", "18")
@@ -125,6 +147,8 @@ func TestDeadEdit_Row(t *testing.T) {
 		if len(left) != 1 {
 			t.Errorf("left are %q", left)
 		}
+		r, _ = editing(t, "true", path, "--all", "--with-headers")
+		r.want(t, 2, "", "--with-headers: event 5 is a row of a custom table")
 		shown, _ := editing(t, "cat", path, "--all")
 		shown.want(t, 0, "", "# This is the row of event 5 of pipeline p, a dead letter because of:\n# refused\n# Correct it, save and quit: a replay inserts it into the table again, and the\n")
 		r, _ = editing(t, "echo '[]' >", path, "--all")

@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
@@ -26,16 +27,17 @@ type editData struct {
 	Pipeline, ID, Sink string
 	// Row: the text is the row, not the payload.
 	Row bool
-	// Text is what is edited, indented; Was is the hash of what the database had when the form was made: another tab must not overwrite it.
-	Text, Was string
-	Problem   string
-	// Before and Requests are shown before it is replayed.
-	Before string
-	Tried  tryData
+	// Text is what is edited, indented, and Headers, unless it is a row; Was is the hash of what the database had when the form was made: another tab must not
+	// overwrite it.
+	Text, Headers, Was string
+	Problem            string
+	// Before, HeadersBefore and Tried are shown before it is replayed.
+	Before, HeadersBefore string
+	Tried                 tryData
 }
 
-func hashOf(text []byte) string {
-	sum := sha256.Sum256(text)
+func hashOf(text, headers []byte) string {
+	sum := sha256.Sum256(slices.Concat(text, []byte{0}, headers))
 	return hex.EncodeToString(sum[:])
 }
 
@@ -75,7 +77,10 @@ func (s *Console) edited(ctx context.Context, w http.ResponseWriter, r *http.Req
 		s.fail(w, r, http.StatusConflict, errors.New("the payload is not JSON text, so it cannot be edited here; change the column payload of outbox_dead_letters by SQL, then replay the event"))
 		return d, nil, nil, false
 	}
-	d.Text, d.Was = string(pretty(text)), hashOf(text)
+	d.Text, d.Was = string(pretty(text)), hashOf(text, nil)
+	if !d.Row {
+		d.Headers, d.Was = string(pretty(e.Headers)), hashOf(text, e.Headers)
+	}
 	return d, e, text, true
 }
 
@@ -100,7 +105,7 @@ func (s *Console) deadEdit(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	again := func(code int, problem string) {
-		d.Text, d.Problem = r.PostForm.Get("text"), visible([]byte(s.config.Redact(problem)))
+		d.Text, d.Headers, d.Problem = r.PostForm.Get("text"), r.PostForm.Get("headers"), visible([]byte(s.config.Redact(problem)))
 		s.render(w, r, code, "dead_edit", "dead", "Edit and replay", &d)
 	}
 	if r.PostForm.Get("was") != d.Was {
@@ -112,8 +117,21 @@ func (s *Console) deadEdit(w http.ResponseWriter, r *http.Request) {
 		again(http.StatusUnprocessableEntity, err.Error())
 		return
 	}
-	var compactOld bytes.Buffer
-	if json.Compact(&compactOld, old) == nil && bytes.Equal(text, compactOld.Bytes()) {
+	edit := buffer.DeadEdit{ID: e.ID, UUID: e.UUID, Row: d.Row, Old: old, New: text}
+	if !d.Row {
+		edit.Headers, edit.OldHeaders = true, e.Headers
+		if edit.NewHeaders, err = admin.ParseEditedHeaders([]byte(r.PostForm.Get("headers"))); err != nil {
+			again(http.StatusUnprocessableEntity, err.Error())
+			return
+		}
+		if sameJSON(e.Headers, edit.NewHeaders) || !r.PostForm.Has("headers") {
+			edit.NewHeaders = e.Headers
+		}
+	}
+	if sameJSON(old, text) { // it stays as it was written
+		edit.New = old
+	}
+	if bytes.Equal(edit.Old, edit.New) && bytes.Equal(edit.OldHeaders, edit.NewHeaders) {
 		again(http.StatusUnprocessableEntity, "Nothing is changed yet.")
 		return
 	}
@@ -141,11 +159,12 @@ func (s *Console) deadEdit(w http.ResponseWriter, r *http.Request) {
 	}
 	if r.PostForm.Get("confirmed") == "" {
 		d.Before, d.Text = d.Text, string(pretty(text))
-		s.tryEdited(ctx, &d, e, text)
+		d.HeadersBefore, d.Headers = d.Headers, string(pretty(edit.NewHeaders))
+		s.tryEdited(ctx, &d, e, &edit)
 		s.render(w, r, http.StatusOK, "dead_edit_confirm", "dead", "Are you sure?", &d)
 		return
 	}
-	switch err := p[0].Store.EditDead(ctx, buffer.DeadEdit{ID: e.ID, UUID: e.UUID, Row: d.Row, Old: old, New: text}); {
+	switch err := p[0].Store.EditDead(ctx, edit); {
 	case errors.Is(err, buffer.ErrEventWaits):
 		again(http.StatusConflict, "The event is still in the buffer, where it waits to be sent to another sink. Nothing was changed.")
 		return
@@ -193,15 +212,21 @@ func (s *Console) checkEdited(e *buffer.DeadEvent, written []byte) ([]byte, erro
 	return one.Bytes(), admin.CheckEditedRow(e, one.Bytes(), p.Keys()...)
 }
 
-// tryEdited shows the request that the event would make with another payload. What the projection would make of a row is not known before it is inserted.
-func (s *Console) tryEdited(ctx context.Context, d *editData, e *buffer.DeadEvent, payload []byte) {
+// sameJSON reports whether two texts differ in white space alone. No text is another one than null.
+func sameJSON(a, b []byte) bool {
+	var one, other bytes.Buffer
+	return (a == nil) == (b == nil) && (a == nil || json.Compact(&one, a) == nil && json.Compact(&other, b) == nil && bytes.Equal(one.Bytes(), other.Bytes()))
+}
+
+// tryEdited shows the request that the event would make with another payload or other headers. What the projection would make of a row is not known before it is inserted.
+func (s *Console) tryEdited(ctx context.Context, d *editData, e *buffer.DeadEvent, edit *buffer.DeadEdit) {
 	if d.Row {
 		return
 	}
 	p, err := s.previews(d.Pipeline)
 	if err == nil {
 		with := e.Event
-		with.Payload = payload
+		with.Payload, with.Headers = edit.New, edit.NewHeaders
 		var result preview.Result
 		if result, err = p.Events(ctx, d.Sink, []outbox.Event{with}); err == nil {
 			s.addTried(&d.Tried, &result)

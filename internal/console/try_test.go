@@ -102,7 +102,7 @@ func TestEdit(t *testing.T) {
 	was := value[string](b, "document.querySelector('[name=was]').value")
 	b.set("textarea", `{"n": 2, "fixed": true}`)
 	b.click("main form button")
-	b.see("Replay event 1 with this payload?", "Before", "After", `"fixed": true`, "POST http://127.0.0.1")
+	b.see("Replay event 1 with this payload and these headers?", "Before", "After", `"fixed": true`, "POST http://127.0.0.1")
 	b.expectAccessible("edit-confirm")
 
 	// Another tab is faster.
@@ -130,15 +130,20 @@ func TestEdit(t *testing.T) {
 	}
 
 	b.goTo("/dead/orders/1/edit")
+	b.set("#headers", `{"tenant": 7}`)
+	b.click("main form button")
+	b.see("headers are not a JSON object of strings")
+	b.set("#headers", `{"tenant": "<7>"}`)
 	b.set("textarea", `{"n": 10}`)
 	b.click("main form button")
-	b.see("Replay event 1 with this payload?")
+	b.see(`"tenant": "<7>"`)
+	b.see("Replay event 1 with this payload and these headers?")
 	b.click("main form button")
 	b.see("Event 1 was changed and replayed.")
 	testkit.Equal(t, "open", s.count(t, "SELECT count(*) FROM outbox_dead_letters WHERE closed_at IS NULL"), 1)
 	by := ""
-	testkit.NoError(t, s.db.QueryRowContext(t.Context(), "SELECT payload || closed_by FROM outbox_dead_letters WHERE event_id = 1").Scan(&by))
-	testkit.Equal(t, "payload and who", by, `{"n":10}admin, console, 127.0.0.1`)
+	testkit.NoError(t, s.db.QueryRowContext(t.Context(), "SELECT payload || headers || closed_by FROM outbox_dead_letters WHERE event_id = 1").Scan(&by))
+	testkit.Equal(t, "payload, headers and who", by, `{"n":10}{"tenant":"<7>"}admin, console, 127.0.0.1`)
 	b.goTo("/dead/orders/2/edit")
 	b.see("Edit and replay event 2")
 	if title := value[string](b, "document.title"); strings.Contains(title, "pwned") || value[float64](b, "document.querySelectorAll('main script').length") != 0 {

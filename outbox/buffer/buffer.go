@@ -193,8 +193,8 @@ type DeadLetters interface {
 
 // DeadEditor corrects events before they are replayed.
 type DeadEditor interface {
-	// EditDead replaces the payload of all open dead letters of an event in one transaction, or the row that a replay inserts. Each
-	// must still have the old text, byte for byte, otherwise it changes none and returns an error wrapping [ErrDeadChanged]. If the
+	// EditDead replaces the payload, and the headers if asked, of all open dead letters of an event in one transaction, or the row that a replay inserts. Each
+	// must still have the old texts, byte for byte, otherwise it changes none and returns an error wrapping [ErrDeadChanged]. If the
 	// event is in the buffer, because another sink still waits for it, the error wraps [ErrEventWaits]: that sink gets the old text,
 	// and a replay would join it.
 	EditDead(ctx context.Context, e DeadEdit) error

@@ -76,6 +76,9 @@ type DeadEdit struct {
 	Row bool
 	// Old is the text that the caller has read, and New takes its place. In a buffer whose payloads are JSON, New must be JSON.
 	Old, New []byte
+	// Headers: the headers are replaced too, OldHeaders by NewHeaders, a JSON object of strings; nil is NULL. Not with Row, which has all columns.
+	Headers                bool
+	OldHeaders, NewHeaders outbox.Headers
 }
 
 // DroppedLetters are open dead letters of a dropped sink.

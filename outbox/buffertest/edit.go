@@ -13,6 +13,7 @@ import (
 
 var editCases = []testCase{
 	{name: "edit/replay sends the new text", run: editReplayed},
+	{name: "edit/replaces headers too", relayTableOnly: true, run: editHeaders},
 	{name: "edit/replaces opaque bytes", relayTableOnly: true, run: editBytes},
 	{name: "edit/replaces all open dead letters of an event", integerKeysOnly: true, run: editTwoDead},
 	{name: "edit/refuses what was closed or changed", run: editChanged},
@@ -83,6 +84,47 @@ func editReplayed(t *testing.T, h Harness) {
 	equal(t, "the next edit starts from", string(anEdit(t, h, f.Buffer, e.ID).Old), string(e.New))
 	wantEdited(t, f, e)
 	empty(t, f)
+}
+
+func editHeaders(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	with := outbox.Event{Topic: "t", Payload: []byte("1"), Headers: outbox.Headers(`{"a": "1"}`)}
+	id := bury(t, f, "refused", with, with).FirstID
+	edit := func(old, headers string) buffer.DeadEdit {
+		e := buffer.DeadEdit{ID: id, Old: []byte("1"), New: []byte("1"), Headers: true}
+		if old != "" {
+			e.OldHeaders = outbox.Headers(old)
+		}
+		if headers != "" {
+			e.NewHeaders = outbox.Headers(headers)
+		}
+		return e
+	}
+	untouched(t, f, "an edit of other headers", func() {
+		fails(t, "EditDead", f.Buffer.EditDead(t.Context(), edit(`{"a":"1"}`, `{"a":"2"}`)), buffer.ErrDeadChanged)
+		fails(t, "EditDead", f.Buffer.EditDead(t.Context(), edit("", `{"a":"2"}`)), buffer.ErrDeadChanged)
+	})
+	want := func(headers string) {
+		t.Helper()
+		events, err := f.Buffer.ListDead(t.Context(), buffer.DeadFilter{}, nil, 10)
+		ok(t, "ListDead", err)
+		equal(t, "headers", string(events[0].Headers), headers)
+		equal(t, "headers of the other one", string(events[1].Headers), string(with.Headers))
+	}
+	ok(t, "EditDead", f.Buffer.EditDead(t.Context(), edit(`{"a": "1"}`, "")))
+	want("")
+	untouched(t, f, "an edit of headers that are not there any more", func() {
+		fails(t, "EditDead", f.Buffer.EditDead(t.Context(), edit(`{"a": "1"}`, "")), buffer.ErrDeadChanged)
+	})
+	ok(t, "EditDead", f.Buffer.EditDead(t.Context(), edit("", `{"größe":"<&>"}`)))
+	want(`{"größe":"<&>"}`)
+	ok(t, "EditDead of the payload", f.Buffer.EditDead(t.Context(), buffer.DeadEdit{ID: id, Old: []byte("1"), New: []byte("2")}))
+	want(`{"größe":"<&>"}`)
+	replay(t, f.Buffer, buffer.DeadFilter{IDs: []int64{id}}, 1, 1)
+	b := takeOver(t, f.Buffer)
+	equal(t, "headers", string(b.Events[0].Headers), `{"größe":"<&>"}`)
+	equal(t, "payload", string(b.Events[0].Payload), "2")
+	settle(t, f.Buffer, b, delivered())
 }
 
 func editBytes(t *testing.T, h Harness) {

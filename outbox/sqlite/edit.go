@@ -14,18 +14,18 @@ import (
 
 const (
 	editedPayloadsSQL = `
-SELECT rowid, typeof(payload) = 'blob', payload FROM outbox_dead_letters
+SELECT rowid, typeof(payload) = 'blob', payload, headers FROM outbox_dead_letters
 WHERE pipeline = ?1 AND event_id = ?2 AND closed_at IS NULL`
 
 	editPayloadSQL = `
-UPDATE outbox_dead_letters SET payload = ?2 WHERE rowid = ?1`
+UPDATE outbox_dead_letters SET payload = ?2, headers = ?3 WHERE rowid = ?1`
 
 	editedRowsSQL = `
-SELECT rowid, FALSE, event_row FROM outbox_dead_letters
+SELECT rowid, FALSE, event_row, headers FROM outbox_dead_letters
 WHERE pipeline = ?1 AND event_id = ?2 AND closed_at IS NULL`
 
 	editRowSQL = `
-UPDATE outbox_dead_letters SET event_row = ?2 WHERE rowid = ?1`
+UPDATE outbox_dead_letters SET event_row = ?2, headers = ?3 WHERE rowid = ?1`
 )
 
 // edited is a dead letter that is edited.
@@ -33,6 +33,8 @@ type edited struct {
 	rowid  int64
 	isBlob bool
 	text   []byte
+	// headers stay, unless they are edited.
+	headers []byte
 }
 
 // EditDead implements buffer.DeadEditor.
@@ -40,7 +42,7 @@ func (b *Buffer) EditDead(ctx context.Context, e buffer.DeadEdit) error {
 	const doing = "editing a dead letter"
 	read, edit := editedPayloadsSQL, editPayloadSQL
 	switch isRow := b.config.Custom.Is(); {
-	case isRow != e.Row && isRow:
+	case isRow && (!e.Row || e.Headers):
 		return fmt.Errorf("%s: event %d is a row of a custom table; expected its row", doing, e.ID)
 	case isRow != e.Row:
 		return fmt.Errorf("%s: event %d has no row of a custom table", doing, e.ID)
@@ -52,7 +54,7 @@ func (b *Buffer) EditDead(ctx context.Context, e buffer.DeadEdit) error {
 	}
 	return b.write(ctx, doing, func(tx transaction) error {
 		rows, err := tx.rows(ctx, read, b.config.Pipeline, e.ID)
-		open, err := db.All(rows, err, func(rows *sql.Rows, d *edited) error { return rows.Scan(&d.rowid, &d.isBlob, &d.text) })
+		open, err := db.All(rows, err, func(rows *sql.Rows, d *edited) error { return rows.Scan(&d.rowid, &d.isBlob, &d.text, &d.headers) })
 		if err != nil {
 			return err
 		}
@@ -61,6 +63,9 @@ func (b *Buffer) EditDead(ctx context.Context, e buffer.DeadEdit) error {
 		}
 		for _, d := range open {
 			if d.text == nil || !bytes.Equal(d.text, e.Old) {
+				return buffer.ErrDeadChanged
+			}
+			if e.Headers && ((d.headers == nil) != (e.OldHeaders == nil) || !bytes.Equal(d.headers, e.OldHeaders)) {
 				return buffer.ErrDeadChanged
 			}
 		}
@@ -77,7 +82,11 @@ func (b *Buffer) EditDead(ctx context.Context, e buffer.DeadEdit) error {
 			if d.isBlob {
 				value = e.New
 			}
-			if _, err := tx.exec(ctx, edit, d.rowid, value); err != nil {
+			headers := sql.NullString{String: string(d.headers), Valid: d.headers != nil}
+			if e.Headers {
+				headers = sql.NullString{String: string(e.NewHeaders), Valid: e.NewHeaders != nil}
+			}
+			if _, err := tx.exec(ctx, edit, d.rowid, value, headers); err != nil {
 				return err
 			}
 		}

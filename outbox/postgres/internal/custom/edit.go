@@ -37,7 +37,7 @@ func (t *Table) EditDead(ctx context.Context, e buffer.DeadEdit) error {
 	if !t.Numbered() {
 		id = e.UUID.String()
 	}
-	if !e.Row {
+	if !e.Row || e.Headers {
 		return fmt.Errorf("editing a dead letter: event %s is a row of a custom table; expected its row", id)
 	}
 	s := deadletter.EditStatements{Lock: lockEditedSQL, Edit: editSQL, Waits: waitsSQL}
