@@ -150,7 +150,7 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 		for _, n := range p.NotReady() {
 			one, ok := kindProblem[n.Kind]
 			switch {
-			case ok:
+			case n.Kind != n.Class && ok:
 			case errors.Is(n.Err, sink.ErrAccess):
 				one = kindProblem["access"]
 			case errors.Is(n.Err, sink.ErrFull):
