@@ -40,6 +40,8 @@ type batchRow struct {
 	First   string
 	// Why is the whole reason why it waits, Short its beginning.
 	Why, Short string
+	// Try is the link to the requests of its events, from the root; "" if they are not shown.
+	Try string
 	// Refused is why it cannot be divided; "": it can be.
 	Refused string
 }
@@ -79,6 +81,10 @@ func (s *Console) batchRow(pipeline string, b *buffer.LiveBatch, now time.Time) 
 	}
 	if b.State == "waiting" && strings.HasPrefix(b.Owner, buffer.RetryRequestPrefix) {
 		r.By = "an operator's request"
+	}
+	if !b.Hook && b.Sink != buffer.Unrouted && !s.config.HidePayloads {
+		sink := map[bool]string{false: b.Sink}[b.Sink == "default"]
+		r.Try = "try?" + url.Values{"pipeline": {pipeline}, "sink": {sink}, "batch": {b.GroupID.String()}, "show": {"1"}}.Encode()
 	}
 	if err := b.Indivisible(); err != nil {
 		r.Refused = err.Error()

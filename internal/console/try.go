@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outboxrelay/relay/internal/preview"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -27,8 +29,8 @@ const (
 // tryForm is what the page is asked.
 type tryForm struct {
 	Pipeline, Sink string
-	// Dead is the id of a dead letter's event, Pasted are events as JSON; the next events of the buffer if both are "".
-	Dead, Pasted string
+	// Dead is the id of a dead letter's event, Batch the group_id of a live batch, Pasted are events as JSON; the next events of the buffer if all are "".
+	Dead, Batch, Pasted string
 	// Status and Body are an answer; Status "": none.
 	Status, Body string
 }
@@ -71,7 +73,7 @@ func (s *Console) tryIt(w http.ResponseWriter, r *http.Request) {
 	get := func(name string) string { return strings.TrimSpace(r.Form.Get(name)) }
 	// A link runs no program on what it brings: only a request that is safe against others' pages, of a user who may change something, does.
 	posted := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
-	d := tryData{tryForm: tryForm{get("pipeline"), get("sink"), get("dead"), posted("pasted"), posted("status"), posted("body")}, Asked: r.Form.Get("show") != "", Hidden: s.config.HidePayloads}
+	d := tryData{tryForm: tryForm{get("pipeline"), get("sink"), get("dead"), get("batch"), posted("pasted"), posted("status"), posted("body")}, Asked: r.Form.Get("show") != "", Hidden: s.config.HidePayloads}
 	for _, p := range s.config.Previews {
 		d.Names = append(d.Names, p.Name())
 		d.Sinks = append(d.Sinks, p.Sinks()...)
@@ -103,7 +105,10 @@ func (s *Console) try(ctx context.Context, d *tryData) error {
 	if err != nil {
 		return err
 	}
-	var events []outbox.Event
+	var (
+		events []outbox.Event
+		result preview.Result
+	)
 	switch {
 	case d.Pasted != "":
 		if events, err = preview.ParseEvents([]byte(d.Pasted)); err != nil {
@@ -126,17 +131,28 @@ func (s *Console) try(ctx context.Context, d *tryData) error {
 			d.Notes = append(d.Notes, "This is what was sent. A replay inserts the row again, and the projection makes the event of it then.")
 		}
 	}
-	var result preview.Result
-	if events == nil {
+	switch {
+	case d.Batch != "" && d.Pasted == "" && d.Dead == "":
+		var id uuid.UUID
+		if id, err = uuid.Parse(d.Batch); err != nil {
+			return fmt.Errorf("the batch is %q; expected its group_id", d.Batch)
+		}
+		if result, events, err = p.Batch(ctx, d.Sink, id, triedNext); err == nil {
+			d.Notes = append(d.Notes, fmt.Sprintf("These are the first events of the batch, at most %d. It stays as it is.", triedNext))
+		}
+		if err == nil && len(events) == 0 && result.ProjectErr == nil && len(result.Rejected)+len(result.Unprojected) == 0 {
+			return errors.New("none of the batch's events is left")
+		}
+	case events == nil:
 		result, err = p.Next(ctx, d.Sink, triedNext)
-	} else {
+	default:
 		result, err = p.Events(ctx, d.Sink, events)
 	}
 	if err != nil {
 		return err
 	}
 	s.addTried(d, &result)
-	if d.Status == "" {
+	if d.Status == "" || d.Batch != "" && len(events) == 0 {
 		return nil
 	}
 	status, err := strconv.Atoi(d.Status)

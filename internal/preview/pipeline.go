@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 
+	"github.com/google/uuid"
+
 	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/sink"
@@ -51,6 +53,15 @@ func (p Pipeline) Next(ctx context.Context, name string, limit int) (Result, err
 		return Result{}, err
 	}
 	return Next(ctx, p.runtime.Buffer, s, limit)
+}
+
+// Batch is [Batch] for a sink.
+func (p Pipeline) Batch(ctx context.Context, name string, groupID uuid.UUID, limit int) (Result, []outbox.Event, error) {
+	s, err := p.sink(name)
+	if err != nil {
+		return Result{}, nil, err
+	}
+	return Batch(ctx, p.runtime.Buffer, s, groupID, limit)
 }
 
 // Events is [Events] for a sink.

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -60,6 +62,7 @@ type Rejection struct {
 type Source interface {
 	Peek(ctx context.Context, limit int) (*buffer.Lease, error)
 	UnsentColumns(ctx context.Context) ([]string, error)
+	BatchEvents(ctx context.Context, groupID uuid.UUID, limit int) (*buffer.Lease, error)
 	Status(ctx context.Context) (buffer.Status, error)
 	Diagnose(ctx context.Context) []buffer.Finding
 }
@@ -90,22 +93,51 @@ func Next(ctx context.Context, from Source, s config.RuntimeSink, limit int) (re
 		err = result.readClaimed(ctx, from, s.Config.SinkName)
 		return result, err
 	}
-	if result.Events = b.Len(); b.ProjectErr != nil {
-		result.ProjectErr = b.ProjectErr
-		return result, nil
-	}
-	for _, r := range b.Rejected {
-		if id := r.Event.Identity(); errors.Is(r.Err, buffer.ErrNotProjected) {
-			result.Unprojected = append(result.Unprojected, id)
-		} else {
-			result.Rejected = append(result.Rejected, Rejection{id, r.Err})
-		}
-	}
 	if result.UnsentColumns, err = from.UnsentColumns(ctx); err != nil {
 		return result, err
 	}
-	err = result.prepare(ctx, previewer, s.Config, patterns, b)
+	err = result.read(ctx, previewer, s.Config, patterns, b)
 	return result, err
+}
+
+// ErrNoBatch: the batch is not live any more, or is one of a dead-letter hook.
+var ErrNoBatch = errors.New("the batch is finished, or is one of a dead-letter hook")
+
+// Batch reads events of a live batch, whoever has it, and prepares the requests of one sink.
+func Batch(ctx context.Context, from Source, s config.RuntimeSink, groupID uuid.UUID, limit int) (result Result, events []outbox.Event, err error) {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	previewer, patterns, err := previewerOf(s)
+	if err != nil {
+		return result, nil, err
+	}
+	b, err := from.BatchEvents(ctx, groupID, limit)
+	switch {
+	case err != nil:
+		return result, nil, err
+	case b == nil:
+		return result, nil, ErrNoBatch
+	case b.NotRead != nil:
+		return result, nil, fmt.Errorf("the events of the batch cannot be read: %w", b.NotRead)
+	}
+	err = result.read(ctx, previewer, s.Config, patterns, b)
+	return result, b.Events, err
+}
+
+// read prepares the requests of a batch that was read, and says what is not sent of it.
+func (p *Result) read(ctx context.Context, previewer sink.Previewer, of *config.Pipeline, patterns buffer.Patterns, b *buffer.Lease) error {
+	if p.Events = b.Len(); b.ProjectErr != nil {
+		p.ProjectErr = b.ProjectErr
+		return nil
+	}
+	for _, r := range b.Rejected {
+		if id := r.Event.Identity(); errors.Is(r.Err, buffer.ErrNotProjected) {
+			p.Unprojected = append(p.Unprojected, id)
+		} else {
+			p.Rejected = append(p.Rejected, Rejection{id, r.Err})
+		}
+	}
+	return p.prepare(ctx, previewer, of, patterns, b)
 }
 
 // Events prepares the requests of one sink for these events, as if they were the next ones.

@@ -146,6 +146,11 @@ type LiveBatches interface {
 	// LiveBatch returns one of them; ok is false if there is none.
 	LiveBatch(ctx context.Context, groupID uuid.UUID) (b LiveBatch, ok bool, err error)
 
+	// BatchEvents reads up to limit events of a batch, as a worker would get them, without taking its lease, and writes nothing: the lease's other fields say nothing of a
+	// lease. If they cannot be read, NotRead, ProjectErr and Rejected say why, as in TakeOver. It returns nil, nil if there is no such batch, or it is one of a
+	// dead-letter hook.
+	BatchEvents(ctx context.Context, groupID uuid.UUID, limit int) (*Lease, error)
+
 	// RetryBatch makes one waiting batch due. A request has a name of its own, as in RetryAll. The error wraps [ErrNotWaiting] if
 	// the batch does not wait.
 	RetryBatch(ctx context.Context, groupID uuid.UUID, request string) error

@@ -10,13 +10,17 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/google/uuid"
 
+	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 var liveCases = []testCase{
 	{name: "live batches/are listed", run: liveListed},
+	{name: "live batches/their events are read without a lease", run: liveRead},
 	{name: "live batches/one is retried", run: liveRetried},
 	{name: "live batches/one is divided", run: liveDivided},
 	{name: "live batches/one is not divided", run: liveNotDivided},
@@ -95,6 +99,55 @@ func liveListed(t *testing.T, h Harness) {
 	all, _ = listBatches(t, f.Buffer, 10)
 	for _, one := range all {
 		equal(t, "suspect", one.Suspect, one.GroupID == waits.GroupID)
+	}
+}
+
+// readBatch reads events of a batch and expects that it changed nothing.
+func readBatch(t *testing.T, f *Fixture, b buffer.LiveBatches, group uuid.UUID, limit int) *buffer.Lease {
+	t.Helper()
+	var batch *buffer.Lease
+	untouched(t, f, "BatchEvents", func() {
+		var err error
+		batch, err = b.BatchEvents(t.Context(), group, limit)
+		ok(t, "BatchEvents", err)
+	})
+	return batch
+}
+
+func liveRead(t *testing.T, h Harness) {
+	for _, opt := range []Options{{}, {Bytes: true}} {
+		f := h.Open(t, opt)
+		events := orders(9)
+		events[1].Key, events[1].Headers = text("k"), outbox.Headers(`{"a": "b"}`)
+		f.Insert(t, events...)
+		leased, refused, marked := claim(t, f.Buffer, 3), claim(t, f.Buffer, 3), claim(t, f.Buffer, 3)
+		refuse(t, f.Buffer, refused)
+		ok(t, "MarkDelivered", f.Buffer.MarkDelivered(t.Context(), marked, marked.IDs()[:1]))
+		for _, want := range []*buffer.Lease{leased, refused, marked} {
+			for _, from := range []buffer.Buffer{f.Buffer, f.Second(t)} {
+				got := readBatch(t, f, from, want.GroupID, 10)
+				if got == nil {
+					t.Fatalf("BatchEvents: no batch %s", want.GroupID)
+				}
+				equal(t, "pipeline", got.Pipeline, f.Pipeline)
+				equal(t, "PayloadIsJSON", got.PayloadIsJSON, !opt.Bytes)
+				if d := cmp.Diff(want.Events, got.Events, cmpopts.EquateEmpty()); d != "" {
+					t.Fatalf("what a claim took (-) and what BatchEvents read (+):\n%s", d)
+				}
+			}
+			equal(t, "events of a limit", readBatch(t, f, f.Buffer, want.GroupID, 2).IDs(), want.IDs()[:2])
+		}
+		if got := readBatch(t, f, f.Buffer, buffer.NewGroupID(), 10); got != nil {
+			t.Fatalf("BatchEvents: events %v of a batch that is not there", got.IDs())
+		}
+		settle(t, f.Buffer, leased, delivered())
+		if got := readBatch(t, f, f.Buffer, leased.GroupID, 10); got != nil {
+			t.Fatalf("BatchEvents: events %v of a batch that is finished", got.IDs())
+		}
+		bury(t, f, "refused", orders(1)...)
+		if got := readBatch(t, f, f.Buffer, claim(t, f.Queue(t), 10).GroupID, 10); got != nil {
+			t.Fatalf("BatchEvents: events %v of a hook", got.IDs())
+		}
 	}
 }
 

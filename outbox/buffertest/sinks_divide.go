@@ -2,7 +2,10 @@ package buffertest
 
 import (
 	"fmt"
+	"slices"
 	"testing"
+
+	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
@@ -21,12 +24,32 @@ func divideOf(t *testing.T, b RoutedBuffer, sink string, batch *buffer.Lease) {
 	ok(t, "DivideBatch", b.DivideBatch(t.Context(), batch.GroupID, false))
 }
 
+// liveOf returns the only live batch of a sink.
+func liveOf(t *testing.T, b RoutedBuffer, sink string) (group uuid.UUID) {
+	t.Helper()
+	all, _ := listBatches(t, b, 10)
+	for i := range all {
+		if all[i].Sink == sink {
+			group = all[i].GroupID
+		}
+	}
+	return group
+}
+
 // Two sinks share the events: each gets each event once, whatever is divided for the other.
 func sinksDivide(t *testing.T, p *sinksCase) {
 	b := p.open(t, buffer.Route{Sink: "all", BatchSize: 100}, buffer.Route{Sink: "calls", Match: []string{"call.*"}, BatchSize: 100})
 	p.topics(t, "call.a", "mail.b", "call.c", "call.d")
 	routeTo(t, b, "[all calls]")
 	batch, _ := takeOf(t, b, "all")
+	for _, one := range []struct {
+		group uuid.UUID
+		ids   []int64
+	}{{batch.GroupID, batch.IDs()}, {liveOf(t, b, "calls"), slices.Delete(batch.IDs(), 1, 2)}} {
+		read, err := b.BatchEvents(t.Context(), one.group, 10)
+		ok(t, "BatchEvents", err)
+		equal(t, "events that are read without a lease", read.IDs(), one.ids)
+	}
 	divideOf(t, b, "all", batch)
 	listed, total := listBatches(t, b, 10)
 	equal(t, "batches", total, int64(3))

@@ -329,6 +329,10 @@ func (b uuidBuffer) Peek(ctx context.Context, limit int) (*buffer.Lease, error) 
 	return b.queue.fromRelay(b.Buffer.Peek(ctx, limit))
 }
 
+func (b uuidBuffer) BatchEvents(ctx context.Context, groupID uuid.UUID, limit int) (*buffer.Lease, error) {
+	return b.queue.fromRelay(b.Buffer.BatchEvents(ctx, groupID, limit))
+}
+
 func byUUID(f buffer.DeadFilter) buffer.DeadFilter {
 	if f.IDs != nil {
 		f.UUIDs = []uuid.UUID{}

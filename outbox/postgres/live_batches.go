@@ -92,6 +92,15 @@ func (b *Buffer) LiveBatch(ctx context.Context, groupID uuid.UUID) (live buffer.
 	return live, ok, b.explain(ctx, "reading a batch", err)
 }
 
+// BatchEvents implements buffer.LiveBatches.
+func (b *Buffer) BatchEvents(ctx context.Context, groupID uuid.UUID, limit int) (*buffer.Lease, error) {
+	t, err := b.projects(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return t.events.View(ctx, groupID, limit)
+}
+
 const retryBatchSQL = `
 UPDATE outbox_batches SET due_at = least(due_at, clock_timestamp()), owner = $4
 WHERE buffer IN ($1, $2) AND group_id = $3::uuid AND state = 'waiting'`

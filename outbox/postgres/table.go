@@ -4,6 +4,8 @@ import (
 	"context"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/outcomes"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/claim"
@@ -28,6 +30,8 @@ type eventTable interface {
 	Read(ctx context.Context, batch *buffer.Lease) error
 	// Peek returns the events that a claim would take first.
 	Peek(ctx context.Context, limit int) (*buffer.Lease, error)
+	// View reads up to limit events of a batch without its lease; nil if there is no such batch.
+	View(ctx context.Context, groupID uuid.UUID, limit int) (*buffer.Lease, error)
 	// SettleSteps are the steps for the events of a settlement.
 	SettleSteps(s *ledger.Settlement, o *outcomes.Set) []pg.Step
 	// Replay puts dead letters that match back into the table.
@@ -64,6 +68,10 @@ func (r relayTable) Read(ctx context.Context, batch *buffer.Lease) error {
 
 func (r relayTable) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 	return r.Claimer.Peek(ctx, r.tables, limit)
+}
+
+func (r relayTable) View(ctx context.Context, groupID uuid.UUID, limit int) (*buffer.Lease, error) {
+	return ledger.ViewEvents(ctx, r.ledger, r.tables, groupID, limit)
 }
 
 func (r relayTable) SettleSteps(s *ledger.Settlement, o *outcomes.Set) []pg.Step {

@@ -115,7 +115,9 @@ WHERE group_id = coalesce(?4, (
 
 // takenSQL are the columns that leased reads.
 const takenSQL = `
-RETURNING group_id, lease_no, unfinished_leases, attempts, outages, first_id, last_id, origins, delivered, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), claim_id`
+RETURNING ` + takenColumnsSQL
+
+const takenColumnsSQL = `group_id, lease_no, unfinished_leases, attempts, outages, first_id, last_id, origins, delivered, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), claim_id`
 
 // loader fills in the events of a leased batch, of which the ledger counts so many.
 type loader func(tx transaction, batch *buffer.Lease, in holding, count int) error
@@ -160,30 +162,35 @@ func (l ledger) takeOver(ctx context.Context, lease time.Duration, due buffer.Du
 func (l ledger) take(ctx context.Context, lease time.Duration, statement func(tx transaction) (*sql.Row, error)) (*buffer.Lease, error) {
 	batch := &buffer.Lease{Batch: buffer.Batch{Pipeline: l.b.config.Pipeline}, Ends: db.LeaseEnd(time.Now(), lease)}
 	err := l.b.write(ctx, "taking over a batch", func(tx transaction) error {
-		var (
-			origins, delivered, claimedAt string
-			claimID                       uuid.NullUUID
-		)
 		row, err := statement(tx)
 		if err != nil {
 			return err
 		}
-		err = row.Scan(&batch.GroupID, &batch.LeaseNo, &batch.UnfinishedLeases, &batch.Attempts, &batch.Outages,
-			&batch.FirstID, &batch.LastID, &origins, &delivered, &claimedAt, &claimID)
-		if errors.Is(err, sql.ErrNoRows) {
-			return errNothing
-		}
-		if err != nil {
-			return err
-		}
-		batch.ClaimID = claimID.UUID
-		if batch.ClaimedAt, err = time.Parse(db.TimeFormat, claimedAt); err != nil {
-			return err
-		}
-		batch.ClaimedLocal = time.Now()
-		return errors.Join(json.Unmarshal([]byte(origins), &batch.Origins), json.Unmarshal([]byte(delivered), &batch.Delivered))
+		return scanTaken(row, batch)
 	})
 	return leased(batch, err)
+}
+
+// scanTaken scans takenColumnsSQL. errNothing: there is no batch.
+func scanTaken(row *sql.Row, batch *buffer.Lease) error {
+	var (
+		origins, delivered, claimedAt string
+		claimID                       uuid.NullUUID
+	)
+	err := row.Scan(&batch.GroupID, &batch.LeaseNo, &batch.UnfinishedLeases, &batch.Attempts, &batch.Outages,
+		&batch.FirstID, &batch.LastID, &origins, &delivered, &claimedAt, &claimID)
+	if errors.Is(err, sql.ErrNoRows) {
+		return errNothing
+	}
+	if err != nil {
+		return err
+	}
+	batch.ClaimID = claimID.UUID
+	if batch.ClaimedAt, err = time.Parse(db.TimeFormat, claimedAt); err != nil {
+		return err
+	}
+	batch.ClaimedLocal = time.Now()
+	return errors.Join(json.Unmarshal([]byte(origins), &batch.Origins), json.Unmarshal([]byte(delivered), &batch.Delivered))
 }
 
 // notRead returns a batch that was taken over but could not be read, without events: it is put back with the count that

@@ -71,6 +71,40 @@ func (b *Buffer) liveBatch(ctx context.Context, tx transaction, groupID uuid.UUI
 	return live, err == nil, err
 }
 
+const viewSQL = `
+SELECT ` + takenColumnsSQL + `
+FROM outbox_batches WHERE buffer = ?1 AND group_id = ?2`
+
+// BatchEvents implements buffer.LiveBatches.
+func (b *Buffer) BatchEvents(ctx context.Context, groupID uuid.UUID, limit int) (*buffer.Lease, error) {
+	batch := &buffer.Lease{Batch: buffer.Batch{Pipeline: b.config.Pipeline}}
+	err := b.read(ctx, "reading a batch", func(tx transaction) error {
+		if err := scanTaken(tx.row(ctx, viewSQL, b.config.Table, groupID.String()), batch); err != nil {
+			return err
+		}
+		batch.Delivered = nil // they are shown, as the others are
+		var (
+			count int
+			in    holding
+		)
+		if err := tx.row(ctx, holdingSQL, b.config.Table, groupID.String(), batch.LeaseNo).Scan(append([]any{&count}, in.columns()...)...); err != nil {
+			return err
+		}
+		return b.events.load(ctx, tx, batch, in, count)
+	})
+	if errors.Is(err, errNothing) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	if batch.NotRead == nil {
+		b.events.project(ctx, batch, peekTimeout)
+	}
+	batch.Events, batch.Rejected = batch.Events[:min(len(batch.Events), limit)], batch.Rejected[:min(len(batch.Rejected), limit)]
+	return batch, nil
+}
+
 const retryBatchSQL = `
 UPDATE outbox_batches SET due_at = min(due_at, strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), owner = ?4
 WHERE buffer IN (?1, ?2) AND group_id = ?3 AND state = 'waiting'`

@@ -35,9 +35,17 @@ const TakenSQL = `, taken AS (
       due_at = clock_timestamp() + $3::interval
   FROM due WHERE l.group_id = due.group_id
   RETURNING l.*
-)
+)` + takenColumnsSQL
+
+const takenColumnsSQL = `
 SELECT t.group_id, t.lease_no, t.unfinished_leases, t.attempts, t.outages, t.first_id, t.last_id, t.origins, t.delivered,
        clock_timestamp(), t.claim_id, `
+
+// ViewSQL reads a batch, $2 of buffer $1, as [DueSQL] and [TakenSQL] do that lease one.
+const ViewSQL = `
+WITH taken AS (
+  SELECT * FROM outbox_batches WHERE buffer = $1 AND group_id = $2::uuid
+)` + takenColumnsSQL
 
 // NothingSQL ends a take-over that reads no events yet.
 const NothingSQL = `NULL
@@ -150,17 +158,7 @@ func takeOver(
 		Args: append(l.dueArgs(t, lease, due), args...),
 		Row: func(v [][]byte) error {
 			if batch.LeaseNo == 0 {
-				batch = buffer.Lease{
-					Batch: buffer.Batch{GroupID: uuid.UUID(v[0])}, LeaseNo: pg.ReadInt8(v[1]),
-					UnfinishedLeases: pg.ReadInt4(v[2]), Attempts: pg.ReadInt4(v[3]), Outages: pg.ReadInt4(v[4]),
-					FirstID: pg.ReadInt8(v[5]), LastID: pg.ReadInt8(v[6]),
-					Ends: leaseEnd, ClaimedAt: pg.ReadTime(v[9]), ClaimedLocal: time.Now(),
-				}
-				if v[10] != nil {
-					batch.ClaimID = uuid.UUID(v[10])
-				}
-				pg.ReadArray(v[7], func(id []byte) { batch.Origins = append(batch.Origins, uuid.UUID(id)) })
-				pg.ReadArray(v[8], func(id []byte) { batch.Delivered = append(batch.Delivered, pg.ReadInt8(id)) })
+				batch = readTaken(v, leaseEnd)
 			}
 			if v[11] == nil { // no row
 				return nil
@@ -175,6 +173,22 @@ func takeOver(
 		return nil, nil
 	}
 	return &batch, nil
+}
+
+// readTaken reads the columns of the ledger.
+func readTaken(v [][]byte, leaseEnd time.Time) buffer.Lease {
+	batch := buffer.Lease{
+		Batch: buffer.Batch{GroupID: uuid.UUID(v[0])}, LeaseNo: pg.ReadInt8(v[1]),
+		UnfinishedLeases: pg.ReadInt4(v[2]), Attempts: pg.ReadInt4(v[3]), Outages: pg.ReadInt4(v[4]),
+		FirstID: pg.ReadInt8(v[5]), LastID: pg.ReadInt8(v[6]),
+		Ends: leaseEnd, ClaimedAt: pg.ReadTime(v[9]), ClaimedLocal: time.Now(),
+	}
+	if v[10] != nil {
+		batch.ClaimID = uuid.UUID(v[10])
+	}
+	pg.ReadArray(v[7], func(id []byte) { batch.Origins = append(batch.Origins, uuid.UUID(id)) })
+	pg.ReadArray(v[8], func(id []byte) { batch.Delivered = append(batch.Delivered, pg.ReadInt8(id)) })
+	return batch
 }
 
 // dueArgs are the parameters $1 to $6.
