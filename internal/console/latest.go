@@ -11,10 +11,12 @@ import (
 const (
 	// freshFor is how old a report may be to count as a new one: an open overview makes one a second.
 	freshFor = 3 * liveEvery / 2
-	// freshWithin is how long the overview waits for a new report before it shows the last one, which the live stream corrects.
+	// freshWithin is how long the overview waits for a new report before it shows the last one, which the live stream corrects. It does not wait at all if the
+	// last one took longer: reading those of many pipelines would also slow down the page.
 	freshWithin = 60 * time.Millisecond
-	// shownFor is how old the last report may be to be shown. The sampler makes one every hourStep; where none runs, each page reads one.
-	shownFor = 2 * hourStep
+	// shownFor is how old the last report may be to be shown. The sampler makes one every hourStep, and each may take some seconds; where none runs, each page
+	// reads one.
+	shownFor = 3 * hourStep
 )
 
 // latest is the last report of the sampler. It is safe for concurrent use.
@@ -22,6 +24,7 @@ type latest struct {
 	mu      sync.Mutex
 	report  *admin.Report // nil: there is none, or a user changed something since
 	at      time.Time     // when it was asked for
+	took    time.Duration
 	changes int
 	renewed chan struct{} // closed when there is a new one
 }
@@ -42,7 +45,7 @@ func (l *latest) put(report *admin.Report, at time.Time, changes int) {
 	if changes != l.changes {
 		return
 	}
-	l.report, l.at = report, at
+	l.report, l.at, l.took = report, at, time.Since(at)
 	close(l.renewed)
 	l.renewed = make(chan struct{})
 }
@@ -55,9 +58,13 @@ func (l *latest) forget() {
 	l.changes++
 }
 
+// get returns the last report; renewed is nil if the next one would take too long to wait for it.
 func (l *latest) get() (report *admin.Report, at time.Time, renewed <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.took > freshWithin {
+		return l.report, l.at, nil
+	}
 	return l.report, l.at, l.renewed
 }
 
@@ -77,7 +84,7 @@ func (s *Console) report(ctx context.Context) (*admin.Report, time.Time) {
 		report := s.config.Source.Report(ctx)
 		return &report, now
 	}
-	if time.Since(at) < freshFor {
+	if time.Since(at) < freshFor || renewed == nil {
 		return last, at
 	}
 	s.live.wakeUp()
