@@ -25,6 +25,8 @@ var fillCases = []sinksTestCase{
 	{name: "fill/a renamed sink has what it had", run: fillRenamed},
 	{name: "fill/events with an open dead letter", run: fillDeadLetters},
 	{name: "fill/unknown sinks", run: fillUnknown},
+	{name: "fill/two sinks that were added together", run: fillTwo},
+	{name: "fill/random sequences", run: fillRandom},
 }
 
 func expectFilled(t *testing.T, b RoutedBuffer, sink string, since time.Time, want buffer.Filled) {
@@ -367,4 +369,23 @@ func fillDeadLetters(t *testing.T, p *sinksCase) {
 	expectFilled(t, b, "new", time.Time{}, buffer.Filled{Archived: 1})
 	expectDrained(t, b, "new", "x.2")
 	p.expectEmpty(t)
+}
+
+// Of two sinks that were added together, each lacks what was routed before, also when the other one got it.
+func fillTwo(t *testing.T, p *sinksCase) {
+	all, crm := buffer.Route{Sink: "all", BatchSize: 100}, buffer.Route{Sink: "crm", BatchSize: 100}
+	one, two := buffer.Route{Sink: "one", BatchSize: 100}, buffer.Route{Sink: "two", BatchSize: 100}
+	b := p.open(t, all, crm)
+	p.topics(t, "a.1", "a.2") // archived
+	routeTo(t, b, "[all crm]")
+	expectDrained(t, b, "all", "a.1 a.2")
+	expectDrained(t, b, "crm", "a.1 a.2")
+	p.topics(t, "a.3") // waits for crm
+	routeTo(t, b, "[all crm]")
+	expectDrained(t, b, "all", "a.3")
+	b = p.open(t, all, crm, one, two)
+	expectFilled(t, b, "one", time.Time{}, buffer.Filled{Waiting: 1, Archived: 2})
+	expectDrained(t, b, "one", "a.3 a.1 a.2")
+	expectFilled(t, b, "two", time.Time{}, buffer.Filled{Waiting: 1, Archived: 2})
+	expectDrained(t, b, "two", "a.3 a.1 a.2")
 }

@@ -1,6 +1,7 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -17,10 +18,13 @@ import (
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
 
-// A fill gives a sink events that were never routed to it. outbox_sinks.routed are the routes_no with which events are routed to the sink; a batch
-// has the routes_no with which it was routed, its parts have it too, and so have its events in the archive. An event lacks the sink if its routes_no is
-// not among those. So nothing else has to be remembered: batches whose events the sink got take the present routes_no, and an event that comes back
-// from the archive is archived again with it. A fill that was killed is begun again.
+// A fill gives a sink events that were never routed to it. What a sink got is recorded by numbers: a batch has the routes_no with which it was routed, its
+// parts have it too, and so have its events in the archive. outbox_sinks.routed are the numbers of a sink. An event lacks the sink if none of its
+// records, the batches that hold it and its rows in the archive, has a number of the sink.
+//
+// A number stands for a set of sinks, for ever: a change of the registry is only about later numbers. So what was filled gets the number of
+// exactly those sinks that had it before and the filled one. There may be none, because two sinks were added together: then the fill draws one, which no route uses.
+// A fill that was killed is begun again.
 //
 // A settle reads what its batch shares from the row that it removes, so also a batch that is leased can be filled.
 
@@ -55,7 +59,16 @@ UPDATE outbox_batches SET claim_id = group_id, members = ?2 WHERE group_id = ?1 
 
 	fillMarkSQL = `
 UPDATE outbox_batches SET routes_no = ?2
-WHERE claim_id = ?1 AND routes_no IS NOT NULL AND (SELECT count(*) FROM json_each(?3) WHERE value <= routes_no) % 2 = 0`
+WHERE claim_id = ?1 AND routes_no = ?3 AND sink <> '*'`
+
+	setRoutedSQL = `
+UPDATE outbox_sinks SET routed = ?3 WHERE buffer = ?1 AND sink = ?2`
+
+	setRoutesNoSQL = `
+UPDATE outbox_buffers SET routes_no = ?2 WHERE buffer = ?1`
+
+	archivedRowsSQL = `
+SELECT routes_no, archived_at FROM outbox_archive WHERE id = ?1 AND created_at = ?2`
 
 	// A page of the archive, by its primary key. What a pipeline with a single sink has archived has no routes_no. An event with an open dead
 	// letter that no sink took is archived, too, and a replay of it is matched against all sinks.
@@ -86,9 +99,10 @@ type fill struct {
 	filled   buffer.Filled
 }
 
-// filling is the sink as a transaction finds it, and the present routes_no.
+// filling is the sink as a transaction finds it, among all of the registry, and the present routes_no.
 type filling struct {
-	registeredSink
+	*registeredSink
+	all    []registeredSink
 	topics buffer.Patterns
 	no     int64
 }
@@ -97,6 +111,7 @@ type filling struct {
 type fillEvent struct {
 	id, row          int64
 	topic, createdAt string
+	routesNo         int64 // of the batch that holds it
 }
 
 // FillSink implements buffer.SinkFiller.
@@ -144,20 +159,58 @@ func (f *fill) to(ctx context.Context, tx transaction) (*filling, error) {
 		return nil, err
 	}
 	missing := &buffer.NoSinkError{Table: f.b.config.Table, Name: f.sink}
-	for _, s := range all {
+	for i := range all {
+		if s := &all[i]; slices.Contains(s.Formerly, singleSink) { // number 0 is what the single sink was to get
+			s.routed, s.registeredAt = s.routed.and(routedWith{0, 1}), nil
+		}
+	}
+	for i := range all {
+		s := &all[i]
 		if s.Dropped {
 			continue
 		}
 		if missing.Known = append(missing.Known, s.Sink); s.Sink != f.sink {
 			continue
 		}
-		to := &filling{registeredSink: s}
+		to := &filling{registeredSink: s, all: all}
 		if to.topics, err = buffer.ParsePatterns(s.Match); err != nil {
 			return nil, fmt.Errorf("table outbox_sinks: sink %s: %w", s.Sink, err)
 		}
 		return to, tx.row(ctx, routesNoSQL, f.b.config.Table).Scan(&to.no)
 	}
 	return nil, missing
+}
+
+// number returns the number of exactly those sinks that had events before and the filled one.
+func (f *fill) number(ctx context.Context, tx transaction, to *filling, had func(*registeredSink) bool) (int64, error) {
+	var numbers []int64
+	want := make([]bool, len(to.all))
+	for i := range to.all {
+		s := &to.all[i]
+		want[i] = s.Sink == to.Sink || had(s)
+		numbers = append(numbers, s.routed...)
+	}
+	slices.Sort(numbers)
+	for _, no := range slices.Backward(slices.Compact(numbers)) {
+		stands := no >= 1 && no <= to.no
+		for i := range to.all {
+			stands = stands && to.all[i].routed.has(no) == want[i]
+		}
+		if stands {
+			return no, nil
+		}
+	}
+	drawn := to.no + 1
+	for i := range to.all {
+		s := &to.all[i]
+		s.routed = s.routed.since(drawn, want[i]).since(drawn+1, s.routed.has(drawn))
+		if _, err := tx.exec(ctx, setRoutedSQL, f.b.config.Table, s.Sink, s.routed.json()); err != nil {
+			return 0, err
+		}
+	}
+	to.no = drawn + 1
+	_, err := tx.exec(ctx, setRoutesNoSQL, f.b.config.Table, to.no)
+	return drawn, err
 }
 
 // done reports events that the sink got.
@@ -236,7 +289,7 @@ func (f *fill) claim(ctx context.Context, tx transaction, to *filling, claim str
 	)
 	for i := range all {
 		h := &all[i]
-		if h.in.sink == f.sink {
+		if h.in.sink == f.sink || h.in.routesNo != nil && to.routed.has(*h.in.routesNo) {
 			members, err := h.members(ctx, f.b, tx)
 			if err != nil {
 				return 0, err
@@ -244,11 +297,14 @@ func (f *fill) claim(ctx context.Context, tx transaction, to *filling, claim str
 			has = append(has, members)
 			continue
 		}
-		if h.in.sink == buffer.Unrouted || h.in.routesNo == nil || to.routed.has(*h.in.routesNo) {
+		if h.in.sink == buffer.Unrouted || h.in.routesNo == nil {
 			continue
 		}
 		rows, err := tx.rows(ctx, fillEventsSQL, append(h.in.extent(&h.batch, nil).args(), f.since)...)
-		events, err := db.All(rows, err, func(rows *sql.Rows, e *fillEvent) error { return rows.Scan(&e.id, &e.topic, &e.createdAt) })
+		events, err := db.All(rows, err, func(rows *sql.Rows, e *fillEvent) error {
+			e.routesNo = *h.in.routesNo
+			return rows.Scan(&e.id, &e.topic, &e.createdAt)
+		})
 		if err != nil {
 			return 0, err
 		}
@@ -260,7 +316,7 @@ func (f *fill) claim(ctx context.Context, tx transaction, to *filling, claim str
 			share = h
 		}
 	}
-	slices.SortFunc(lacking, func(a, b fillEvent) int { return int(max(-1, min(1, a.id-b.id))) })
+	slices.SortFunc(lacking, func(a, b fillEvent) int { return cmp.Or(cmp.Compare(a.id, b.id), cmp.Compare(a.routesNo, b.routesNo)) })
 	lacking = slices.CompactFunc(lacking, func(a, b fillEvent) bool { return a.id == b.id })
 	chosen := slices.DeleteFunc(lacking, func(e fillEvent) bool {
 		return !to.topics.Match(e.topic) || slices.ContainsFunc(has, func(s idset.Set) bool { return s.Has(e.id) })
@@ -277,11 +333,35 @@ func (f *fill) claim(ctx context.Context, tx transaction, to *filling, claim str
 			return 0, err
 		}
 	}
-	if err := f.give(ctx, tx, to, chosen, holding{claim: in.claim, newest: in.newest, claimID: &claim, routesNo: &to.no}); err != nil {
-		return 0, err
+	for _, events := range byNumber(chosen) {
+		routed := events[0].routesNo
+		no, err := f.number(ctx, tx, to, func(s *registeredSink) bool { return s.routed.has(routed) })
+		if err != nil {
+			return 0, err
+		}
+		if err := f.give(ctx, tx, to, events, holding{claim: in.claim, newest: in.newest, claimID: &claim, routesNo: &no}); err != nil {
+			return 0, err
+		}
+		if _, err = tx.exec(ctx, fillMarkSQL, claim, no, routed); err != nil {
+			return 0, err
+		}
 	}
-	_, err = tx.exec(ctx, fillMarkSQL, claim, to.no, to.routed.json())
-	return int64(len(chosen)), err
+	return int64(len(chosen)), nil
+}
+
+// byNumber returns the events of each number, in the order of their first ones.
+func byNumber(events []fillEvent) (groups [][]fillEvent) {
+	places := map[int64]int{}
+	for i := range events {
+		no := events[i].routesNo
+		place, known := places[no]
+		if !known {
+			place, groups = len(groups), append(groups, nil)
+			places[no] = place
+		}
+		groups[place] = append(groups[place], events[i])
+	}
+	return groups
 }
 
 // members are the ids that the batch holds.
@@ -327,7 +407,7 @@ func (f *fill) archived(ctx context.Context) error {
 			chosen []fillEvent
 		)
 		err := f.within(ctx, "filling sink "+f.sink+" from the archive", func(tx transaction, to *filling) error {
-			found, err := tx.rows(ctx, fillPageSQL, id, group, fillPage, f.since, to.routed.json(), to.archivedBefore(), f.b.config.Pipeline)
+			found, err := tx.rows(ctx, fillPageSQL, id, group, fillPage, f.since, to.routed.json(), to.registeredAt, f.b.config.Pipeline)
 			page, err := db.All(found, err, func(found *sql.Rows, e *fillEvent) error {
 				lacks := false
 				if err := found.Scan(&e.row, &e.id, &group, &e.topic, &e.createdAt, &lacks); err != nil {
@@ -355,15 +435,30 @@ func (f *fill) archived(ctx context.Context) error {
 	}
 }
 
-// archivedBefore is when the sink was registered. What a single sink has archived before that lacks it, unless the sink was that one.
-func (to *filling) archivedBefore() *string {
-	if slices.Contains(to.Formerly, singleSink) {
-		return nil
-	}
-	return to.registeredAt
+// record is what a row of the archive says of an event: with which number it was routed, if that is known, and when it was archived.
+type record struct {
+	routesNo *int64
+	at       string
 }
 
-// putBack inserts events of the archive, with a claim for the sink alone.
+// archivedFor reports whether an event with these rows in the archive does not lack a sink.
+func archivedFor(s *registeredSink, records []record) bool {
+	lacks := false
+	for _, r := range records {
+		switch {
+		case r.routesNo == nil:
+			lacks = lacks || s.registeredAt != nil && r.at < *s.registeredAt
+		case s.routed.has(*r.routesNo):
+			return true
+		default:
+			lacks = true
+		}
+	}
+	return !lacks
+}
+
+// putBack inserts events of the archive, with a claim for the sink alone. They take along which sinks do not lack them, as the archive says: its rows
+// may be deleted before they return.
 func (f *fill) putBack(ctx context.Context, tx transaction, to *filling, events []fillEvent) error {
 	rows := make([]int64, len(events))
 	for i, e := range events {
@@ -373,5 +468,21 @@ func (f *fill) putBack(ctx context.Context, tx transaction, to *filling, events 
 	if err := f.b.putArchived(ctx, tx, claim, rows); err != nil {
 		return err
 	}
-	return f.give(ctx, tx, to, events, holding{claim: claimmode.Stamp, claimID: &claim, routesNo: &to.no})
+	for i := range events {
+		e := &events[i]
+		found, err := tx.rows(ctx, archivedRowsSQL, e.id, e.createdAt)
+		records, err := db.All(found, err, func(found *sql.Rows, r *record) error { return found.Scan(&r.routesNo, &r.at) })
+		if err != nil {
+			return err
+		}
+		if e.routesNo, err = f.number(ctx, tx, to, func(s *registeredSink) bool { return archivedFor(s, records) }); err != nil {
+			return err
+		}
+	}
+	for _, some := range byNumber(events) {
+		if err := f.give(ctx, tx, to, some, holding{claim: claimmode.Stamp, claimID: &claim, routesNo: &some[0].routesNo}); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -21,14 +21,13 @@ import (
 // fillLackingSQL are the events of the claim $3 that lack the sink. In a batch that shares none, first_id to last_id may be more than its events.
 const fillLackingSQL = router.FillSinkSQL + `, held AS MATERIALIZED (
   SELECT l.sink, l.routes_no, l.claimed_at, l.uuids, l.members FROM outbox_batches l
-  WHERE l.claim_id = $3::uuid AND l.sink <> '*'
+  WHERE l.claim_id = $3::uuid
   UNION ALL
   SELECT l.sink, l.routes_no, l.claimed_at, l.uuids, int8multirange(int8range(l.first_id, nullif(l.last_id, 9223372036854775807), '[]')) FROM outbox_batches l
   WHERE l.group_id = $3::uuid AND l.claim_id IS NULL AND l.sink <> '*' AND l.state <> 'delivered'
-), lacking AS MATERIALIZED (
-  SELECT coalesce(range_agg(m), '{}') - coalesce((SELECT range_agg(m) FROM held h, sink s, unnest(h.members) m WHERE h.sink = s.sink), '{}') AS ids, min(claimed_at) AS claimed_at
-  FROM held, sink, unnest(held.members) m
-  WHERE NOT held.routes_no <@ sink.routed
+), ` + router.NumbersSQL + `, ` + router.LackingSQL + `, lacking AS MATERIALIZED (
+  SELECT coalesce((SELECT range_agg(m) FROM parts, unnest(ids) m), '{}') AS ids,
+         (SELECT min(claimed_at) FROM held, sink WHERE held.sink <> '*' AND NOT held.routes_no <@ sink.routed) AS claimed_at
 )`
 
 const (
@@ -48,7 +47,7 @@ FROM lacking t JOIN custom_events e ON e.custom_id BETWEEN lower(t.ids) AND coal
 WITH` + fillLackingSQL + `, listed AS MATERIALIZED (
   SELECT DISTINCT ON (u.n) u.n, u.id
   FROM sink, lacking, held, unnest(held.uuids, ARRAY(SELECT generate_series(lower(m), upper(m) - 1) FROM unnest(held.members) m)) u(id, n)
-  WHERE NOT held.routes_no <@ sink.routed AND u.n <@ lacking.ids
+  WHERE held.sink <> '*' AND NOT held.routes_no <@ sink.routed AND u.n <@ lacking.ids
   ORDER BY u.n
 ), batch AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
@@ -73,21 +72,22 @@ WHERE group_id = $1::uuid AND claim_id IS NULL AND state = 'waiting'`
 
 	// $4 is what the events are found by that the sink takes, $5 their numbers, in the same order.
 	fillGiveSQL = `
-WITH` + fillLackingSQL + `, given AS (
+WITH` + fillLackingSQL + `, gets AS MATERIALIZED (
+  SELECT x.f, x.n, x.place, m.routes_no, m.sinks, m.no
+  FROM unnest($4::custom_finds, $5::bigint[]) WITH ORDINALITY x(f, n, place) JOIN custom_events e ON e.custom_id = x.f, lacking t, marks m
+  WHERE e.group_id = $3::uuid AND x.n <@ t.ids AND m.routes_no = (SELECT min(p.routes_no) FROM parts p WHERE x.n <@ p.ids)
+), given AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, newest_at, claimed_at, error, members, sink, claim_id, routes_no, uuids)
   SELECT ` + backlog.NewGroupSQL + `, $1, 'range', 'waiting', 0, clock_timestamp(), $6, 0,
          0, 0, count(*), min(x.n), max(x.n), min(t.created_at), '-infinity', t.claimed_at, 'filled',
-         range_agg(int8range(x.n, nullif(x.n, 9223372036854775807), '[]')), sink.sink, $3::uuid, sink.routes_no, custom_uuids
-  FROM unnest($4::custom_finds, $5::bigint[]) WITH ORDINALITY x(f, n, place) JOIN custom_events e ON e.custom_id = x.f, sink, lacking t
-  WHERE e.group_id = $3::uuid AND x.n <@ t.ids
-  GROUP BY (x.place - 1) / sink.batch_size, sink.sink, sink.routes_no, t.claimed_at ORDER BY min(x.n)
+         range_agg(int8range(x.n, nullif(x.n, 9223372036854775807), '[]')), sink.sink, $3::uuid, x.no, custom_uuids
+  FROM gets x JOIN custom_events e ON e.custom_id = x.f, sink, lacking t
+  WHERE NOT EXISTS (SELECT FROM gets WHERE no IS NULL)
+  GROUP BY x.routes_no, x.no, (x.place - 1) / sink.batch_size, sink.sink, t.claimed_at ORDER BY min(x.n)
   RETURNING events
-), marked AS (
-  UPDATE outbox_batches l SET routes_no = sink.routes_no FROM sink
-  WHERE l.claim_id = $3::uuid AND NOT l.routes_no <@ sink.routed AND EXISTS (SELECT FROM given)
-)
-SELECT coalesce(sum(events), 0)::bigint FROM given`
+), ` + router.MarkSQL + `
+SELECT (SELECT coalesce(sum(events), 0)::bigint FROM given), ` + router.MissingSQL
 
 	// An event that was deleted meanwhile has no row either.
 	fillRejectedSQL = `
@@ -130,17 +130,16 @@ func (t *Table) FillClaim(ctx context.Context, f *router.ClaimFill) (filled buff
 			},
 		})
 	}
+	var got router.Got
 	if filled.Waiting = int64(len(takes)); len(takes) > 0 && !f.Dry {
 		steps = append(steps, ledger.LockClaim(f.Claim), pg.Step{
 			SQL: t.tables.SQL(fillGiveSQL), Args: []string{t.tables.Buffer, f.Sink, f.Claim.String(), t.finds(p.Events, takes), pg.IDArray(takes), t.Base.Owner},
-			Row: func(v [][]byte) error {
-				filled.Waiting = pg.ReadInt8(v[0])
-				return nil
-			},
+			Row: got.Row,
 		})
+		defer func() { filled.Waiting = got.Events }()
 	}
 	if len(steps) > 1 {
-		err = t.Base.DB.Transact(ctx, steps...)
+		err = got.Repeat(ctx, f.Draw, func(ctx context.Context) error { return t.Base.DB.Transact(ctx, steps...) })
 	}
 	return filled, true, err
 }
