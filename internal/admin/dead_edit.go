@@ -7,26 +7,8 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
-
-// ParseEditedHeaders returns headers as they were written, on one line; nil for an empty text or null. Its error says what is expected.
-func ParseEditedHeaders(text []byte) (outbox.Headers, error) {
-	text = bytes.TrimSpace(text)
-	if len(text) == 0 || string(text) == "null" {
-		return nil, nil
-	}
-	var one bytes.Buffer
-	if err := json.Compact(&one, text); err != nil {
-		return nil, fmt.Errorf("the headers are not JSON: %w; expected an object of strings, like {\"name\": \"value\"}", err)
-	}
-	event := outbox.Event{Topic: "t", Payload: []byte("1"), Headers: one.Bytes()}
-	if err := event.Validate(true); err != nil {
-		return nil, fmt.Errorf("%w; expected an object of strings, like {\"name\": \"value\"}", err)
-	}
-	return event.Headers, nil
-}
 
 // CheckEditedRow rejects a row of a custom table that is not an object, or would be another event: keys are the columns that identify one.
 func CheckEditedRow(e *buffer.DeadEvent, text []byte, keys ...string) error {

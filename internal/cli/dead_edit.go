@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/internal/preview"
 	"github.com/outboxrelay/relay/internal/scaffold"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
@@ -70,7 +71,7 @@ func (e *edited) edit(written []byte) (buffer.DeadEdit, error) {
 	if err != nil {
 		return change, fmt.Errorf(`%w; expected {"headers": {...}, "payload": ...}`, err)
 	}
-	headers, err := admin.ParseEditedHeaders(parts.Headers)
+	headers, err := preview.ParseHeaders(parts.Headers)
 	if err != nil {
 		return change, err
 	}

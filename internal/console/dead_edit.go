@@ -120,7 +120,7 @@ func (s *Console) deadEdit(w http.ResponseWriter, r *http.Request) {
 	edit := buffer.DeadEdit{ID: e.ID, UUID: e.UUID, Row: d.Row, Old: old, New: text}
 	if !d.Row {
 		edit.Headers, edit.OldHeaders = true, e.Headers
-		if edit.NewHeaders, err = admin.ParseEditedHeaders([]byte(r.PostForm.Get("headers"))); err != nil {
+		if edit.NewHeaders, err = preview.ParseHeaders([]byte(r.PostForm.Get("headers"))); err != nil {
 			again(http.StatusUnprocessableEntity, err.Error())
 			return
 		}

@@ -55,3 +55,16 @@ func TestPause(t *testing.T) {
 	got = post(t, s.url+"/pipelines/bus/pause", url.Values{"sink": {"audit"}, "confirmed": {"1"}}, as)
 	testkit.Equal(t, "where a second pause leads to", got.Header.Get("Location"), "../bus?done=It+was+paused+before.")
 }
+
+// TestChange_OtherProcess: what another process owns is not there, and nothing is changed.
+func TestChange_OtherProcess(t *testing.T) {
+	t.Parallel()
+	s := open(t, "")
+	form := url.Values{"confirmed": {"1"}, "action": {"replay"}, "pipeline": {"bills"}}
+	for _, path := range []string{"/pipelines/bills/pause", "/pipelines/bills/resume", "/pipelines/bills/retry", "/dead/change", "/dead/bills/1/edit", "/batches/bills/0198c0de-0000-7000-8000-000000000001/retry"} {
+		got := post(t, s.url+path, form, bearerToken)
+		if got.StatusCode < 400 || !strings.Contains(got.body, "pipeline &#34;bills&#34; does not exist in this relay") {
+			t.Errorf("%s answers %d %s", path, got.StatusCode, got.body)
+		}
+	}
+}

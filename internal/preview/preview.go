@@ -100,7 +100,7 @@ func Next(ctx context.Context, from Source, s config.RuntimeSink, limit int) (re
 	return result, err
 }
 
-// ErrNoBatch: the batch is not live any more, or is one of a dead-letter hook.
+// ErrNoBatch says that the batch is not live any more, or is one of a dead-letter hook.
 var ErrNoBatch = errors.New("the batch is finished, or is one of a dead-letter hook")
 
 // Batch reads events of a live batch, whoever has it, and prepares the requests of one sink.
