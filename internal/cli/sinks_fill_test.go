@@ -14,7 +14,7 @@ func fillConfig(db *database, sinks ...string) string {
 		db.url, strings.Join(sinks, "\n      - "))
 }
 
-// `relay sinks fill` and two relays are killed again and again. A sink that is added late gets every event once: those in the archive, those that wait for a sink that is
+// `relay sinks fill` and two relays are killed again and again. Two sinks that are added late get every event once: those in the archive, those that wait for a sink that is
 // away, and those that are inserted meanwhile. The other sink gets each of them once, too.
 func TestKill9_SinksFill(t *testing.T) {
 	t.Parallel()
@@ -23,8 +23,8 @@ func TestKill9_SinksFill(t *testing.T) {
 
 func testKill9SinksFill(t *testing.T, db *database) {
 	t.Helper()
-	first, late := redisStream(t), redisStream(t)
-	redis, api, added := fmt.Sprintf("{name: redis, url: %q}", first.url), "{name: api, url: 'http://127.0.0.1:9/batch'}", fmt.Sprintf("{name: late, url: %q}", late.url)
+	first, late, other := redisStream(t), redisStream(t), redisStream(t)
+	redis, api, added := fmt.Sprintf("{name: redis, url: %q}", first.url), "{name: api, url: 'http://127.0.0.1:9/batch'}", fmt.Sprintf("{name: late, url: %q}\n      - {name: other, url: %q}", late.url, other.url)
 	archived, old := write(t, fillConfig(db, redis)), write(t, fillConfig(db, redis, api))
 	path := write(t, fillConfig(db, redis, api, added))
 	const events = 6_000 // of each kind
@@ -53,21 +53,25 @@ func testKill9SinksFill(t *testing.T, db *database) {
 	for _, r := range relays {
 		r.waitForLog("pipeline runs")
 	}
-	for i := range 4 {
+	for i := range 6 {
 		db.insert(100)
 		total += 100
+		sink, stream := "late", late
+		if i >= 2 && i < 5 { // late has a part of the events by then
+			sink, stream = "other", other
+		}
 		lacks := func() string {
-			return do(t, nil, "sinks", "fill", "late", "-c", path, "--since", "24h", "--dry-run").stdout
+			return do(t, nil, "sinks", "fill", sink, "-c", path, "--since", "24h", "--dry-run").stdout
 		}
 		before := lacks()
-		fill := start(t, nil, "sinks", "fill", "late", "-c", path, "--since", "24h", "--yes")
+		fill := start(t, nil, "sinks", "fill", sink, "-c", path, "--since", "24h", "--yes")
 		got := func() int {
-			return db.count("SELECT count(*) FROM outbox_batches WHERE sink = 'late'") + late.count(t.Context())
+			return db.count("SELECT count(*) FROM outbox_batches WHERE sink = '"+sink+"'") + stream.count(t.Context())
 		}
 		has := got()
 		testserver.Eventually(t, func() error {
-			if n := got(); n <= has+700*i && !strings.Contains(before, "lacks 0") {
-				return fmt.Errorf("%d batches and events, want more than %d", n, has+700*i)
+			if n := got(); n <= has+700*(i%3) && !strings.Contains(before, "lacks 0") {
+				return fmt.Errorf("%d batches and events, want more than %d", n, has+700*(i%3))
 			}
 			return nil
 		})
@@ -78,8 +82,10 @@ func testKill9SinksFill(t *testing.T, db *database) {
 		relays[i%2].exit()
 		relays[i%2] = start(t, nil, "run", "-c", path)
 	}
-	do(t, nil, "sinks", "fill", "late", "-c", path, "--since", "24h")
-	do(t, nil, "sinks", "fill", "late", "-c", path, "--since", "24h").want(t, 0, "orders: sink late lacks 0 events\n", "")
+	for _, sink := range []string{"late", "other"} {
+		do(t, nil, "sinks", "fill", sink, "-c", path, "--since", "24h")
+		do(t, nil, "sinks", "fill", sink, "-c", path, "--since", "24h").want(t, 0, "orders: sink "+sink+" lacks 0 events\n", "")
+	}
 	for _, r := range relays {
 		r.signal(os.Kill)
 		r.exit()
@@ -88,6 +94,7 @@ func testKill9SinksFill(t *testing.T, db *database) {
 	done := write(t, fillConfig(db, redis, added))
 	finish(t, db, first, done, total)
 	finish(t, db, late, done, total)
+	finish(t, db, other, done, total)
 	if n := db.count("SELECT count(DISTINCT id) FROM kept"); n != total {
 		t.Errorf("%d events are archived, want %d", n, total)
 	}

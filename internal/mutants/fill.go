@@ -5,8 +5,8 @@ var fillMutants = []mutant{
 	{
 		name: "a batch that was filled lacks the sink",
 		file: "outbox/postgres/internal/router/fill.go",
-		old:  "  UPDATE outbox_batches l SET routes_no = sink.routes_no FROM sink\n",
-		new:  "  UPDATE outbox_batches l SET routes_no = l.routes_no FROM sink\n",
+		old:  "  UPDATE outbox_batches l SET routes_no = m.no FROM marks m\n",
+		new:  "  UPDATE outbox_batches l SET routes_no = l.routes_no FROM marks m\n",
 		pkg:  "./outbox/postgres", test: "TestSinks$/fill/each_event_once",
 	},
 	{
@@ -15,6 +15,34 @@ var fillMutants = []mutant{
 		old:  "    AND NOT EXISTS (SELECT FROM outbox_archive o WHERE o.id = p.id AND o.created_at = p.created_at AND o.routes_no <@ sink.routed)\n",
 		new:  "",
 		pkg:  "./outbox/postgres", test: "TestSinks$/fill/each_event_once",
+	},
+	{
+		name: "all sinks have what one of them was filled with",
+		file: "outbox/postgres/internal/router/fill.go",
+		old:  "  SELECT w.routes_no, w.sinks, (SELECT n.no FROM numbers n WHERE n.sinks = w.sinks) AS no\n",
+		new:  "  SELECT w.routes_no, w.sinks, (SELECT routes_no FROM sink) AS no\n",
+		pkg:  "./outbox/postgres", test: "TestSinks$/fill/two_sinks",
+	},
+	{
+		name: "only the filled sink has what it was filled with",
+		file: "outbox/postgres/internal/router/fill.go",
+		old:  "ARRAY(SELECT s.sink FROM sinks s WHERE s.sink = $2 OR p.routes_no <@ s.routed ORDER BY s.sink)",
+		new:  "ARRAY(SELECT s.sink FROM sinks s WHERE s.sink = $2 ORDER BY s.sink)",
+		pkg:  "./outbox/postgres", test: "TestSinks$/fill/beside_a_dropped_sink",
+	},
+	{
+		name: "only the filled sink has what comes back from the archive",
+		file: "outbox/postgres/internal/router/fill.go",
+		old:  "    WHERE s.sink = $2 OR (\n",
+		new:  "    WHERE s.sink = $2 OR false AND (\n",
+		pkg:  "./outbox/postgres", test: "TestSinks$/fill/a_pipeline_that_had_a_single_sink",
+	},
+	{
+		name: "the sink that took the single one's place lacks what waited for that",
+		file: "outbox/postgres/internal/router/fill.go",
+		old:  "THEN s.routed + '{[0,1)}'::int8multirange ELSE",
+		new:  "THEN s.routed ELSE",
+		pkg:  "./outbox/postgres", test: "TestSinks$/fill/a_pipeline_that_had_a_single_sink",
 	},
 	{
 		name: "a batch of an earlier claim always comes first",
@@ -66,11 +94,11 @@ var fillMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestSinks$/fill/a_restored_sink",
 	},
 	{
-		name: "a fill of a custom table does not look again at what lacks the sink",
+		name: "a batch of a custom table that was filled lacks the sink",
 		file: "outbox/postgres/internal/custom/fill.go",
-		old:  "  WHERE e.group_id = $3::uuid AND x.n <@ t.ids\n",
-		new:  "  WHERE e.group_id = $3::uuid\n",
-		pkg:  "./outbox/postgres", test: "TestCustomFill_Held",
+		old:  "), ` + router.MarkSQL + `\nSELECT",
+		new:  ")\nSELECT",
+		pkg:  "./outbox/postgres", test: "TestCustomFill$",
 	},
 	{
 		name: "a fill of a custom table does not wait for settles of the claim",

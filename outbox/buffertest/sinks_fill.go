@@ -26,6 +26,7 @@ var fillCases = []sinksTestCase{
 	{name: "fill/events with an open dead letter", run: fillDeadLetters},
 	{name: "fill/unknown sinks", run: fillUnknown},
 	{name: "fill/two sinks that were added together", run: fillTwo},
+	{name: "fill/beside a dropped sink", run: fillBesideDropped},
 	{name: "fill/random sequences", run: fillRandom},
 }
 
@@ -303,7 +304,9 @@ func fillSingle(t *testing.T, p *sinksCase) {
 	expectFilled(t, b, "all", time.Time{}, buffer.Filled{})
 	expectDrained(t, b, "all", "waits")
 	p.expectEmpty(t)
-	expectFilled(t, b, "new", time.Time{}, buffer.Filled{})
+	for _, sink := range []string{"all", "new"} {
+		expectFilled(t, b, sink, time.Time{}, buffer.Filled{})
+	}
 }
 
 // A sink that was renamed lacks nothing that it had under its former name.
@@ -387,5 +390,41 @@ func fillTwo(t *testing.T, p *sinksCase) {
 	expectFilled(t, b, "one", time.Time{}, buffer.Filled{Waiting: 1, Archived: 2})
 	expectDrained(t, b, "one", "a.3 a.1 a.2")
 	expectFilled(t, b, "two", time.Time{}, buffer.Filled{Waiting: 1, Archived: 2})
+	expectFilled(t, b, "one", time.Time{}, buffer.Filled{})
 	expectDrained(t, b, "two", "a.3 a.1 a.2")
+	expectDrained(t, b, "crm", "a.3")
+	for _, sink := range []string{"all", "crm", "one", "two"} {
+		expectFilled(t, b, sink, time.Time{}, buffer.Filled{})
+	}
+	p.expectEmpty(t)
+}
+
+// A sink that is dropped while another one is filled has what it had.
+func fillBesideDropped(t *testing.T, p *sinksCase) {
+	all, crm, added := buffer.Route{Sink: "all", BatchSize: 100}, buffer.Route{Sink: "crm", BatchSize: 100}, buffer.Route{Sink: "new", BatchSize: 100}
+	b := p.open(t, all, crm)
+	for _, topic := range []string{"archived", "waits"} {
+		p.topics(t, topic)
+		routeTo(t, b, "[all crm]")
+		expectDrained(t, b, "crm", topic)
+		if topic == "archived" {
+			expectDrained(t, b, "all", topic)
+		}
+	}
+	b = p.open(t, all, crm, added)
+	ok(t, "DropSink", b.DropSink(t.Context(), "crm", buffer.DroppedDiscarded))
+	expectFilled(t, b, "new", time.Time{}, buffer.Filled{Waiting: 1, Archived: 1})
+	p.topics(t, "missed")
+	routeTo(t, b, "[all new]")
+	ok(t, "RestoreSink", b.RestoreSink(t.Context(), "crm"))
+	ok(t, "ServeSinks", b.ServeSinks(t.Context()))
+	expectFilled(t, b, "crm", time.Time{}, buffer.Filled{Waiting: 1})
+	for sink, want := range map[string]string{"all": "waits missed", "new": "waits archived missed", "crm": "missed"} {
+		expectDrained(t, b, sink, want)
+	}
+	p.Exec(t, "DELETE FROM outbox_archive WHERE routes_no = (SELECT min(routes_no) FROM outbox_archive)") // what came back knows it too
+	for _, sink := range []string{"all", "new", "crm"} {
+		expectFilled(t, b, sink, time.Time{}, buffer.Filled{})
+	}
+	p.expectEmpty(t)
 }

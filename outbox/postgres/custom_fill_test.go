@@ -330,6 +330,26 @@ func TestCustomFill_Workers(t *testing.T) {
 	})
 }
 
+// TestCustomFill_Two: of two sinks that were added together, each lacks what was routed before, also when the other one got it.
+func TestCustomFill_Two(t *testing.T) {
+	forThingKeys(t, func(t *testing.T, key string) {
+		o := newActivityFill(t, key, allRoute)
+		o.activities(t, "a.1", "x.2", "b.3")
+		routeAll(t, o.Buffer, "[all]")
+		late := buffer.Route{Sink: "late", Match: []string{"a.#", "x.#"}, BatchSize: 10}
+		o.register(t, allRoute, newRoute, late)
+		o.fill(t, "new", time.Time{}, buffer.Filled{Waiting: 2})
+		expectDrained(t, o.Buffer, "all", "a.1 x.2 b.3")
+		o.fill(t, "late", time.Time{}, buffer.Filled{Waiting: 1})
+		expectDrained(t, o.Buffer, "late", "a.1")
+		o.fill(t, "new", time.Time{}, buffer.Filled{})
+		expectDrained(t, o.Buffer, "new", "a.1 b.3")
+		if left := query(t, o.pool, "SELECT (SELECT count(*) FROM things) + (SELECT count(*) FROM outbox_batches)", pgx.RowTo[int64])[0]; left != 0 {
+			t.Errorf("%d rows are left in buffer and ledger", left)
+		}
+	})
+}
+
 // TestCustomFill_Held: no other sink settles its events before the fills, of which one is broken off and two run at the same time. They give each event once.
 func TestCustomFill_Held(t *testing.T) {
 	forThingKeys(t, func(t *testing.T, key string) {

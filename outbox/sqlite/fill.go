@@ -97,6 +97,7 @@ type fill struct {
 	dry      bool
 	progress func(buffer.Filled)
 	filled   buffer.Filled
+	seen     map[string]bool // claims, also those without an event for the sink, which lack it for ever
 }
 
 // filling is the sink as a transaction finds it, among all of the registry, and the present routes_no.
@@ -119,7 +120,7 @@ func (b *Buffer) FillSink(ctx context.Context, sink string, since time.Time, dry
 	if ms := since.Truncate(time.Millisecond); ms.Before(since) { // the table has no finer times
 		since = ms.Add(time.Millisecond)
 	}
-	f := &fill{b: b, sink: sink, since: since.UTC().Format(db.TimeFormat), dry: dry, progress: progress}
+	f := &fill{b: b, sink: sink, since: since.UTC().Format(db.TimeFormat), dry: dry, progress: progress, seen: map[string]bool{}}
 	switch {
 	case b.config.Custom.Is():
 		return f.filled, fmt.Errorf("filling sink %s from a custom table: %w", sink, errors.ErrUnsupported)
@@ -129,7 +130,9 @@ func (b *Buffer) FillSink(ctx context.Context, sink string, since time.Time, dry
 	// What is settled meanwhile is in the archive, which comes last.
 	err := f.waiting(ctx)
 	if err == nil && b.config.Archive != "" {
-		err = f.archived(ctx)
+		if err = f.archived(ctx); err == nil { // another fill, or a replay, may have put events back before
+			err = f.waiting(ctx)
+		}
 	}
 	if missing, ok := errors.AsType[*buffer.NoSinkError](err); ok {
 		return f.filled, missing
@@ -224,7 +227,6 @@ func (f *fill) done(waiting, archived int64) {
 
 // waiting gives the sink the events that wait for others.
 func (f *fill) waiting(ctx context.Context) error {
-	seen := map[string]bool{} // also those without an event for the sink, which lack it for ever
 	for {
 		var claims []string
 		err := f.b.read(ctx, "looking for events that sink "+f.sink+" lacks", func(tx transaction) error {
@@ -239,7 +241,7 @@ func (f *fill) waiting(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		claims = slices.DeleteFunc(claims, func(claim string) bool { return seen[claim] })
+		claims = slices.DeleteFunc(claims, func(claim string) bool { return f.seen[claim] })
 		if len(claims) == 0 { // a batch that came back in parts meanwhile would be a claim of its own
 			return nil
 		}
@@ -259,7 +261,7 @@ func (f *fill) waiting(ctx context.Context) error {
 				return err
 			}
 			for _, claim := range some {
-				seen[claim] = true
+				f.seen[claim] = true
 			}
 			f.done(sum, 0)
 		}

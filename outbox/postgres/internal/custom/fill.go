@@ -74,8 +74,8 @@ WHERE group_id = $1::uuid AND claim_id IS NULL AND state = 'waiting'`
 	fillGiveSQL = `
 WITH` + fillLackingSQL + `, gets AS MATERIALIZED (
   SELECT x.f, x.n, x.place, m.routes_no, m.sinks, m.no
-  FROM unnest($4::custom_finds, $5::bigint[]) WITH ORDINALITY x(f, n, place) JOIN custom_events e ON e.custom_id = x.f, lacking t, marks m
-  WHERE e.group_id = $3::uuid AND x.n <@ t.ids AND m.routes_no = (SELECT min(p.routes_no) FROM parts p WHERE x.n <@ p.ids)
+  FROM unnest($4::custom_finds, $5::bigint[]) WITH ORDINALITY x(f, n, place) JOIN custom_events e ON e.custom_id = x.f, marks m
+  WHERE e.group_id = $3::uuid AND m.routes_no = (SELECT min(p.routes_no) FROM parts p WHERE x.n <@ p.ids)
 ), given AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, newest_at, claimed_at, error, members, sink, claim_id, routes_no, uuids)

@@ -225,13 +225,14 @@ type fill struct {
 	dry      bool
 	progress func(buffer.Filled)
 	filled   buffer.Filled
+	seen     map[uuid.UUID]bool // claims, also those without an event for the sink, which lack it for ever
 }
 
 // Fill gives a sink what it lacks; see buffer.SinkFiller. custom is nil for the relay's own table.
 func (r *Routes) Fill(
 	ctx context.Context, t *ledger.Tables, custom ClaimFiller, sink string, since time.Time, dry bool, progress func(buffer.Filled),
 ) (buffer.Filled, error) {
-	f := &fill{routes: r, tables: t, custom: custom, sink: sink, since: since, dry: dry, progress: progress}
+	f := &fill{routes: r, tables: t, custom: custom, sink: sink, since: since, dry: dry, progress: progress, seen: map[uuid.UUID]bool{}}
 	if r.base.Ordered {
 		return f.filled, buffer.ErrFillOrder
 	}
@@ -251,7 +252,9 @@ func (r *Routes) Fill(
 	case t.Archive && custom != nil:
 		f.filled.NoArchive = true
 	case t.Archive:
-		err = f.archived(ctx)
+		if err = f.archived(ctx); err == nil { // another fill, or a replay, may have put events back before
+			err = f.waiting(ctx)
+		}
 	}
 	return f.filled, r.base.Explain(ctx, "filling sink "+sink+" from the archive", err)
 }
@@ -266,10 +269,7 @@ func (f *fill) done(more buffer.Filled) {
 
 // waiting gives the sink the events that wait for others.
 func (f *fill) waiting(ctx context.Context) error {
-	var (
-		base = f.routes.base
-		seen = map[uuid.UUID]bool{} // also those without an event for the sink, which lack it for ever
-	)
+	base := f.routes.base
 	for {
 		var claims []uuid.UUID
 		begin := pg.ReadTx(pg.BulkTimeout)
@@ -278,7 +278,7 @@ func (f *fill) waiting(ctx context.Context) error {
 			return nil
 		}
 		err := base.DB.Transact(ctx, begin, pg.Step{SQL: f.tables.SQL(fillClaimsSQL), Args: []string{f.tables.Buffer, f.sink}, Row: func(v [][]byte) error {
-			if id := uuid.UUID(v[0]); !seen[id] {
+			if id := uuid.UUID(v[0]); !f.seen[id] {
 				claims = append(claims, id)
 			}
 			return nil
@@ -293,7 +293,7 @@ func (f *fill) waiting(ctx context.Context) error {
 			if err != nil {
 				return err
 			}
-			seen[claim] = shared
+			f.seen[claim] = shared
 			busy = busy || !shared
 		}
 		if !busy {
