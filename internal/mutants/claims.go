@@ -155,9 +155,30 @@ var claimMutants = []mutant{
 	{
 		name: "a claim of due events with order by key takes others before their turn",
 		file: "outbox/postgres/internal/claim/order.go",
-		old:  "($9::boolean IS FALSE OR available_at IS NOT NULL)",
-		new:  "($9::boolean IS NOT NULL)",
+		old:  "		sql, args[2] = orderDueSQL, pg.IDArray(in.IDs)\n",
+		new:  "",
 		pkg:  "./outbox/postgres", test: "TestDelayed_OrderBelow",
+	},
+	{
+		name: "due events of a blocked key hide those of others",
+		file: "outbox/postgres/internal/delayed/delayed.go",
+		old:  "  SELECT id, available_at FROM seen WHERE lane IS NULL OR lane NOT IN (SELECT lane FROM held)\n",
+		new:  "  SELECT id, available_at FROM seen\n",
+		pkg:  "./outbox/postgres", test: "TestBuffer$/delayed/of_a_blocked_key",
+	},
+	{
+		name: "due events of a blocked key are read by each look",
+		file: "outbox/postgres/internal/watermark/delayed.go",
+		old:  "	w.delayed.blocked, w.delayed.rows = d.Blocked, rows\n",
+		new:  "	if w.delayed.rows = rows; len(d.Blocked) > 0 {\n		w.delayed.dueFrom = earlier(w.delayed.dueFrom, d.Blocked[0].Oldest.Add(-time.Microsecond))\n	}\n",
+		pkg:  "./outbox/postgres", test: "TestDelayed_BlockedKeyCost",
+	},
+	{
+		name: "due events of a key that is free again are not found",
+		file: "outbox/postgres/internal/watermark/delayed.go",
+		old:  "Blocked: w.delayed.blocked, Rows:",
+		new:  "Rows:",
+		pkg:  "./outbox/postgres", test: "TestBuffer$/delayed/of_a_blocked_key",
 	},
 	{
 		name: "nothing counts when a delayed event is available",

@@ -22,6 +22,7 @@ var delayedCases = []testCase{
 	{name: "delayed/ids far apart are different batches", delays: true, run: delayedScattered},
 	{name: "delayed/is no backlog in status and audit", delays: true, run: delayedStatus},
 	{name: "delayed/holds no key", delays: true, relayTableOnly: true, run: delayedKey},
+	{name: "delayed/of a blocked key hold up no other key", delays: true, relayTableOnly: true, run: delayedBlocked},
 }
 
 // never is a time that no case sees.
@@ -296,4 +297,79 @@ func delayedKey(t *testing.T, h Harness) {
 	equal(t, "events claimed", b.IDs(), ids)
 	settle(t, f.Buffer, b, delivered())
 	empty(t, f)
+}
+
+// passFloor counts for so long that the floor passes what is not due yet.
+func passFloor(t *testing.T, b buffer.Queue, until time.Time) {
+	t.Helper()
+	testkit.Eventually(t, func() error {
+		_, err := b.CountBacklog(t.Context(), 100)
+		ok(t, "CountBacklog", err)
+		if left := time.Until(until) - 500*time.Millisecond; left > 0 {
+			return fmt.Errorf("%v are left", left)
+		}
+		return nil
+	})
+}
+
+// delayedBlocked: the key of more events than a look returns is in a batch that waits. Those of another key that became available after them
+// are claimed meanwhile, and the others when their key is free.
+func delayedBlocked(t *testing.T, h Harness) {
+	const blocked, limit = 450, 20
+	f := h.Open(t, Options{Ordered: true, Delays: true})
+	keyed := func(key string, n int) []outbox.Event {
+		events := orders(n)
+		for i := range events {
+			events[i].Key = text(key)
+		}
+		return events
+	}
+	f.Insert(t, keyed("blocked", 1)...)
+	head := claim(t, f.Buffer, limit)
+	events := delay(6*time.Second, keyed("blocked", blocked)...)
+	waits := f.Insert(t, events...)
+	free := f.Insert(t, append(delay(6500*time.Millisecond, keyed("free", 3)...), delay(6500*time.Millisecond, keyed("other", 2)...)...)...)
+	f.Insert(t, keyed("last", 1)...)
+	settle(t, f.Buffer, claim(t, f.Buffer, limit), delivered())
+	passFloor(t, f.Buffer, events[0].AvailableAt)
+
+	take := func(what string) *buffer.Lease {
+		t.Helper()
+		var b *buffer.Lease
+		testkit.Eventually(t, func() error {
+			_, err := f.Buffer.CountBacklog(t.Context(), 100)
+			ok(t, "CountBacklog", err)
+			if b, err = f.Buffer.Claim(t.Context(), limit, lease); err == nil && b == nil {
+				err = fmt.Errorf("%s: nothing is claimed", what)
+			}
+			return err
+		})
+		return b
+	}
+	b := take("another key")
+	equal(t, "events of other keys", b.IDs(), free)
+	settle(t, f.Buffer, b, delivered())
+	for range 3 { // the key is blocked still
+		countBacklogBlocked(t, f.Buffer)
+		claimNone(t, f.Buffer)
+	}
+	settle(t, f.Buffer, head, delivered())
+	var got []int64
+	for len(got) < len(waits) {
+		b := take("the key that was blocked")
+		claimNone(t, f.Buffer) // it is in flight
+		got = append(got, b.IDs()...)
+		settle(t, f.Buffer, b, delivered())
+	}
+	equal(t, "events of the key that was blocked", got, waits)
+	empty(t, f)
+}
+
+func countBacklogBlocked(t *testing.T, b buffer.Queue) {
+	t.Helper()
+	got, err := b.CountBacklog(t.Context(), 1000)
+	ok(t, "CountBacklog", err)
+	if got.Unclaimed == 0 {
+		t.Fatal("events that wait for their key are not counted")
+	}
 }

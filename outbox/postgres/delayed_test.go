@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
@@ -87,5 +89,60 @@ func TestDelayed_Sinks(t *testing.T) {
 				t.Errorf("routed %+v again", again)
 			}
 		})
+	}
+}
+
+// TestDelayed_BlockedKeyCost: what waits for a blocked key, and the dead rows behind it, are read once, not by every count and claim.
+func TestDelayed_BlockedKeyCost(t *testing.T) {
+	t.Parallel()
+	const events, rounds = 3000, 50
+	p := newMigratedDB(t, buffertest.Options{Ordered: true})
+	b := p.fixture(t, "outbox_events", "orders").Buffer
+	run := func(sql string) {
+		t.Helper()
+		_, err := p.pool.Exec(t.Context(), sql)
+		testkit.NoError(t, err)
+	}
+	insert := func(key string, n int) {
+		t.Helper()
+		run(fmt.Sprintf(`INSERT INTO outbox_events (topic, key, payload, available_at) SELECT 't', '%s', '1', clock_timestamp() - interval '1 hour' + i * interval '1 ms'
+			FROM generate_series(1, %d) i`, key, n))
+	}
+	run("ALTER TABLE outbox_events SET (autovacuum_enabled = false)")
+	run("INSERT INTO outbox_events (topic, key, payload) VALUES ('t', 'blocked', '1')")
+	if head, err := b.Claim(t.Context(), 10, time.Hour); err != nil || head.Len() != 1 {
+		t.Fatalf("claimed %v, %v", head, err)
+	}
+	insert("blocked", events)
+	pinned, err := p.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
+	testkit.NoError(t, err)
+	_, err = pinned.Exec(t.Context(), "SELECT FROM outbox_batches")
+	testkit.NoError(t, err)
+	insert("gone", events)
+	run("DELETE FROM outbox_events WHERE key = 'gone'")
+	for range rounds {
+		_, err := b.CountBacklog(t.Context(), 100)
+		testkit.NoError(t, err)
+		l, err := b.Claim(t.Context(), 10, time.Hour)
+		testkit.NoError(t, err)
+		if l != nil {
+			t.Fatalf("claimed %v, whose key is blocked", l.IDs())
+		}
+	}
+	testkit.NoError(t, pinned.Rollback(t.Context()))
+	testkit.NoError(t, b.Close()) // a session reports its statistics when it ends
+	p.pool.Reset()
+	var read int64
+	testkit.Eventually(t, func() error {
+		var deletes int64
+		err := p.pool.QueryRow(t.Context(), `SELECT t.n_tup_del, i.idx_tup_read FROM pg_stat_user_tables t
+			JOIN pg_stat_user_indexes i USING (relid) JOIN pg_index x USING (indexrelid) WHERE t.relname = 'outbox_events' AND x.indpred IS NOT NULL`).Scan(&deletes, &read)
+		if err == nil && (deletes < events || read == 0) {
+			err = fmt.Errorf("%d deletes and %d reads are known", deletes, read)
+		}
+		return err
+	})
+	if read > 10*events {
+		t.Errorf("%d entries of the index were read in %d rounds, want %d at most", read, rounds, 10*events)
 	}
 }

@@ -144,7 +144,7 @@ func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (backl
 	}
 	looks := limit > 0 && t.Statements.Due != ""
 	if looks {
-		steps = append(steps, delayed.Look(t, b.watermarks, limit, &found))
+		steps = append(steps, delayed.Look(b.base, t, b.watermarks, limit, &found))
 	}
 	err = b.base.DB.RoundTrip(ctx, steps)
 	switch {
@@ -158,8 +158,9 @@ func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (backl
 	void = b.watermarks.Counted(r, count, now)
 	backlog.Unclaimed = min(limit, count.Fresh+count.Late)
 	if looks && !void {
+		found.Counted = true
 		b.watermarks.FoundDue(found.Due)
-		due := 0
+		due := len(found.Blocked)      // each has an event that waits for its key
 		for _, id := range found.IDs { // the others are counted already
 			if id <= r.Cursor && (id <= r.LateAfter || id > r.LateUpTo) {
 				due++

@@ -10,11 +10,13 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// A window: the last of its rows, how many it has, and how many of them are unclaimed.
+// A window: the last of its rows, how many it has, and how many of them are unclaimed. $6: delayed events are left to the look for those
+// that are due, which knows of the keys that they wait for.
 const fullSweepSQL = `
 WITH` + ledger.HeldSQL + `
 SELECT max(id), count(*), count(*) FILTER (WHERE late) FROM (
-  SELECT e.id, e.group_id IS NULL AND NOT e.id::bigint <@ (SELECT members FROM held) AND ` + ledger.AvailableOfSQL + ` AS late
+  SELECT e.id, e.group_id IS NULL AND NOT e.id::bigint <@ (SELECT members FROM held) AND ` + ledger.AvailableOfSQL + `
+      AND (NOT $6::boolean OR e.available_at IS NULL) AS late
   FROM outbox_events e WHERE e.id >= $5::bigint AND e.id <= $3::bigint
   ORDER BY e.id LIMIT $4::bigint) beyond`
 
@@ -54,6 +56,9 @@ func (b *Backlog) fullSweep(ctx context.Context, t *ledger.Tables, limit int, mo
 	if err == nil && !timedOut {
 		b.watermarks.FullySwept(w.late, from, whole, took, time.Now())
 	}
+	if err == nil && orphaned && whole && b.base.InOrder() {
+		b.watermarks.ForgetDue()
+	}
 	if err == nil && orphaned && w.late == 0 && (whole || timedOut) {
 		err = b.storeSweep(ctx, t)
 	}
@@ -75,7 +80,7 @@ func (b *Backlog) sweepWindow(ctx context.Context, t *ledger.Tables, from, upTo,
 		before--
 	}
 	err = b.base.DB.Transact(ctx, begin, pg.Step{
-		SQL: t.Statements.FullSweep, Args: []string{t.Buffer, pg.Int(before), pg.Int(upTo), pg.Int(rows), pg.Int(from)},
+		SQL: t.Statements.FullSweep, Args: []string{t.Buffer, pg.Int(before), pg.Int(upTo), pg.Int(rows), pg.Int(from), pg.Bool(b.base.InOrder())},
 		Row: func(v [][]byte) error {
 			w = window{asked: rows, rows: pg.ReadInt8(v[1]), late: int(pg.ReadInt8(v[2])), last: math.MaxInt64}
 			if w.rows == rows {

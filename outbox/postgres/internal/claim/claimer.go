@@ -163,7 +163,7 @@ func (c *Claimer) restDue(claim func(r watermark.Range) (*buffer.Lease, error), 
 func (c *Claimer) lookForDue(ctx context.Context, t *ledger.Tables, limit int) func() error {
 	return func() error {
 		var found delayed.Found
-		err := c.base.DB.Transact(ctx, c.base.DB.BatchTx(c.base.DB.StatementTimeout), delayed.Look(t, c.watermarks, lookAhead*limit, &found))
+		err := c.base.DB.Transact(ctx, c.base.DB.BatchTx(c.base.DB.StatementTimeout), delayed.Look(c.base, t, c.watermarks, lookAhead*limit, &found))
 		if err == nil {
 			c.watermarks.FoundDue(found.Due)
 		}

@@ -19,23 +19,37 @@ import (
 // Claims on a buffer are made one after the other, each with a snapshot that is later than the lock. So a claim sees
 // every batch that was claimed before, and everything that committed before an event that it sees. It begins at
 // the floor, because the cursor would make it pass over late commits. A delayed event holds up no other: it is claimed when it is
-// due and its key is free ($9: nothing else is, below the floor).
+// due and its key is free.
 // Up to $4 waiting events are read, in id order. NOT IN over a subquery is a hash, even with wrong statistics. What the
 // application has locked is left, and so are picked events of the same keys. The last line counts the
 // events that were read in vain.
-const orderSQL = `
+const orderSQL = orderHeldSQL + `
+waits AS MATERIALIZED (
+  SELECT id, hashtext(key) AS lane FROM outbox_events
+  WHERE id > $3::bigint AND group_id IS NULL AND ` + ledger.AvailableSQL + `
+    AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp key' AND NOT routed)
+    AND (SELECT batches FROM unordered) = 0
+  ORDER BY id LIMIT $4::bigint
+)` + orderPickedSQL
+
+// orderDueSQL claims delayed events that are due ($3), and nothing else: an earlier event of its key may wait.
+const orderDueSQL = orderHeldSQL + `
+waits AS MATERIALIZED (
+  SELECT id, hashtext(key) AS lane FROM outbox_events
+  WHERE id = ANY ($3::bigint[]) AND group_id IS NULL AND available_at IS NOT NULL AND ` + ledger.AvailableSQL + `
+    AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp key' AND NOT routed)
+    AND (SELECT batches FROM unordered) = 0
+  ORDER BY id LIMIT $4::bigint
+)` + orderPickedSQL
+
+const orderHeldSQL = `
 WITH held AS MATERIALIZED (
   SELECT DISTINCT unnest(lanes) AS lane FROM outbox_batches WHERE buffer = $1
 ), unordered AS MATERIALIZED (
   SELECT count(*) AS batches FROM outbox_batches WHERE buffer = $1 AND lanes IS NULL
-), waits AS MATERIALIZED (
-  SELECT id, hashtext(key) AS lane FROM outbox_events
-  WHERE id > $3::bigint AND id <= $8::bigint AND group_id IS NULL AND ` + ledger.AvailableSQL + `
-    AND ($9::boolean IS FALSE OR available_at IS NOT NULL)
-    AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp key' AND NOT routed)
-    AND (SELECT batches FROM unordered) = 0
-  ORDER BY id LIMIT $4::bigint
-), picked AS MATERIALIZED (
+),`
+
+const orderPickedSQL = `, picked AS MATERIALIZED (
   SELECT id, lane FROM waits WHERE lane IS NULL OR lane NOT IN (SELECT lane FROM held)
   LIMIT $5::bigint
 ), locked AS MATERIALIZED (
@@ -75,6 +89,12 @@ func (c *Claimer) claimInOrder(ctx context.Context, t *ledger.Tables, limit int,
 		batch, _, err = c.claimWithin(ctx, t, limit, lease, dueSpan, r)
 		return batch, err
 	}
+	look := c.lookForDue(ctx, t, limit)
+	if c.watermarks.LookAgain() {
+		if err := look(); err != nil {
+			return nil, err
+		}
+	}
 	if batch, _, err = c.firstDue(claimDue); batch != nil || err != nil {
 		return batch, err
 	}
@@ -85,7 +105,7 @@ func (c *Claimer) claimInOrder(ctx context.Context, t *ledger.Tables, limit int,
 	if batch != nil || err != nil {
 		return batch, err
 	}
-	return c.restDue(claimDue, c.lookForDue(ctx, t, limit))
+	return c.restDue(claimDue, look)
 }
 
 // dueSpan is how many rows a claim of delayed events that are due reads.
@@ -100,9 +120,13 @@ func (c *Claimer) claimWithin(ctx context.Context, t *ledger.Tables, limit int, 
 		rows               = pg.EventDecoder{PayloadOID: t.PayloadOID}
 		stamped, unordered int64
 		sql                = orderSQL
+		args               = []string{t.Buffer, groupID.String(), pg.Int(in.After), pg.Int(int64(size)), pg.Int(int64(limit)), pg.Interval(lease), c.base.Owner}
 	)
-	if c.base.Sinks != nil {
-		sql = orderRoutedSQL
+	switch {
+	case c.base.Sinks != nil:
+		sql, args = orderRoutedSQL, append(args, pg.Int(in.UpTo), pg.Bool(in.Due))
+	case in.Due:
+		sql, args[2] = orderDueSQL, pg.IDArray(in.IDs)
 	}
 	rows.Reserve(limit)
 	readCtx, reading := ledger.NewReading(ctx, c.base.ReadLimit(lease))
@@ -113,11 +137,7 @@ func (c *Claimer) claimWithin(ctx context.Context, t *ledger.Tables, limit int, 
 		readCtx, settings, begin,
 		ledger.LockClaiming(t),
 		pg.Step{
-			SQL: t.SQL(sql),
-			Args: []string{
-				t.Buffer, groupID.String(), pg.Int(in.After), pg.Int(int64(size)), pg.Int(int64(limit)), pg.Interval(lease), c.base.Owner,
-				pg.Int(in.UpTo), pg.Bool(in.Due),
-			},
+			SQL: t.SQL(sql), Args: args,
 			Row: func(v [][]byte) error {
 				stamped, unordered, seen = pg.ReadInt8(v[0]), pg.ReadInt8(v[1]), int(pg.ReadInt8(v[2]))
 				return nil

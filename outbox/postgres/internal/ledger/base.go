@@ -44,6 +44,9 @@ type Base struct {
 	Explain func(ctx context.Context, doing string, err error) error
 }
 
+// InOrder reports whether an event waits for the live batches of its key: with several sinks, each keeps an order of its own.
+func (b *Base) InOrder() bool { return b.Ordered && b.Sinks == nil }
+
 // ClaimsFor returns the sink of a batch when it is claimed.
 func (b *Base) ClaimsFor() string {
 	if b.Sinks != nil {

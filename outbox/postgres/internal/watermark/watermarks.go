@@ -2,6 +2,7 @@ package watermark
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -78,8 +79,9 @@ type Range struct {
 	After, UpTo int64
 	// Late is set for a scan for late commits, beyond the cursor for fresh events too.
 	Late bool
-	// Due is set for one with delayed events that are due.
+	// Due is set for one with delayed events that are due, whose ids are IDs.
 	Due bool
+	IDs []int64
 
 	cursor int64 // when the range was made
 }
@@ -141,6 +143,8 @@ func (w *Watermarks) Claimed(in Range, batch *buffer.Lease, seen Sequence) (void
 	case in.Due:
 		if batch != nil && batch.LastID < in.UpTo {
 			in.After = batch.LastID
+			claimed, _ := slices.BinarySearch(in.IDs, batch.LastID+1)
+			in.IDs = in.IDs[claimed:]
 			w.delayed.due = append([]Range{in}, w.delayed.due...)
 		}
 	case in.Late && in.UpTo == math.MaxInt64 && batch == nil:
