@@ -2,6 +2,7 @@ package postgres_test
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -136,6 +137,23 @@ func TestMigrate_Archive(t *testing.T) {
 	_, err = postgres.Migrate(t.Context(), poor, c)
 	if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), `CREATE ON SCHEMA "old events"`) {
 		t.Errorf("a role that may not make it: got %v", err)
+	}
+}
+
+// TestMigrate_ArchiveUnderStrictIsolation: the first migrate makes everything, whatever isolation level the database has by default.
+func TestMigrate_ArchiveUnderStrictIsolation(t *testing.T) {
+	t.Parallel()
+	for _, level := range []string{"repeatable read", "serializable"} {
+		p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
+		_, err := p.pool.Exec(t.Context(), "DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = %L', current_database(), '"+level+"'); END $$")
+		check(t, err)
+		applied, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{Archive: "outbox_archive", Notify: true})
+		check(t, err)
+		for _, want := range []string{"archive outbox_archive", "trigger outbox_notify"} {
+			if !slices.Contains(applied, want) {
+				t.Errorf("%s: applied %q, expected %q among them", level, applied, want)
+			}
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package migrate
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"text/template"
@@ -38,7 +39,10 @@ func makeArchive(ctx context.Context, tx pgx.Tx, c Config) (made bool, err error
 		exists  bool
 		ddl     strings.Builder
 	)
-	if err := tx.QueryRow(ctx, payloadTypeSQL, events, archive).Scan(&payload, &exists); err != nil || exists {
+	switch err := tx.QueryRow(ctx, payloadTypeSQL, events, archive).Scan(&payload, &exists); {
+	case errors.Is(err, pgx.ErrNoRows):
+		return false, fmt.Errorf("making the archive: table %s has no column payload", events)
+	case err != nil || exists:
 		return false, err
 	}
 	if err := archiveTemplate.Execute(&ddl, map[string]string{"Archive": archive, "Payload": payload}); err != nil {

@@ -42,7 +42,8 @@ func migrate(ctx context.Context, url string, c Config, timeout time.Duration) (
 		}
 		c.Notify = !pooled
 	}
-	tx, err := guard.Begin(ctx)
+	// It must see what goose commits on connections of its own, whatever isolation level the database has by default.
+	tx, err := guard.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.ReadCommitted})
 	if err != nil {
 		return nil, pg.ConnectError(config, err)
 	}
