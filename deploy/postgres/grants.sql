@@ -17,7 +17,7 @@ GRANT SELECT, INSERT, UPDATE, DELETE ON :"table", outbox_batches, outbox_dead_le
 GRANT USAGE ON SEQUENCE outbox_numbers TO :"relay";
 SELECT format('GRANT USAGE ON SEQUENCE %s TO %I', pg_get_serial_sequence(quote_ident(:'table'), 'id'), :'relay')
 WHERE pg_get_serial_sequence(quote_ident(:'table'), 'id') IS NOT NULL \gexec
-SELECT format('GRANT SELECT, INSERT ON outbox_archive TO %I', :'relay')
+SELECT format('GRANT SELECT, INSERT, DELETE ON outbox_archive TO %I', :'relay')
 WHERE to_regclass('outbox_archive') IS NOT NULL \gexec
 -- The application. Rails and Django read back the id they inserted; others do not need the SELECT.
 GRANT INSERT ON :"table" TO :"app";

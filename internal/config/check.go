@@ -97,6 +97,12 @@ func (p *Pipeline) checkArchive(r *reader) {
 	}
 }
 
+func (a *Archive) check(r *reader, _ entry, present entries) {
+	if keep, given := present["keep"]; given && a.Table == "" {
+		r.errorf(keep.key, "archive.keep is used without archive.table; expected both")
+	}
+}
+
 // archiveName is the archive with its schema, by default the ledger's.
 func (p *Pipeline) archiveName() string {
 	if schema, _, _ := buffer.SplitTable(p.Archive.Table); schema != "" && p.Source.Driver != "sqlite" {

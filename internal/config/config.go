@@ -87,6 +87,8 @@ type Pipeline struct {
 type DeadLetter struct {
 	// Hook is notified of every dead letter; nil means no hook.
 	Hook *Sink
+	// Keep is how long closed dead letters are kept; 0 means for ever. Only the pipeline's own has it.
+	Keep time.Duration
 }
 
 // Archive is a table for delivered events.
@@ -95,6 +97,8 @@ type Archive struct {
 	Place Place
 	// Table is "table" or "schema.table"; "" means no archive.
 	Table string
+	// Keep is how long events are kept in it; 0 means for ever.
+	Keep time.Duration
 }
 
 // Source is where a buffer is.

@@ -155,6 +155,8 @@ func TestParse_ReadsEveryKey(t *testing.T) {
 		Method: "POST", Format: "json", Timeout: 3 * time.Second, Headers: map[string]Secret{"X-Key": secretText("h00kS3cret", "***")},
 	})
 	check("archive", s.Archive.Table, "app.outbox_archive")
+	check("archive.keep", s.Archive.Keep, 30*24*time.Hour)
+	check("dead_letter.keep", s.DeadLetter.Keep, 365*24*time.Hour)
 	check("no hook", p["list"].DeadLetter, DeadLetter{})
 	check("no archive", p["list"].Archive, Archive{})
 

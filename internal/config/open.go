@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outboxrelay/relay/delivery"
+	"github.com/outboxrelay/relay/internal/retention"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/pipeline"
@@ -58,6 +59,8 @@ type Runtime struct {
 	router *pipeline.Router
 	// supervisor is the database's; nil before Supervise, and on SQLite.
 	supervisor *supervisor.Supervisor
+	// cleaner deletes what was kept long enough; nil if all is kept for ever.
+	cleaner *retention.Cleaner
 }
 
 // RuntimeHook is a dead-letter hook.
@@ -99,8 +102,20 @@ func (o *Runtime) Close() error {
 	return errors.Join(errs...)
 }
 
-// Run runs the pipelines of all sinks and of the dead-letter hooks. See [pipeline.Pipeline.Run].
+// Run runs the pipelines of all sinks and of the dead-letter hooks, and deletes what was kept long enough. See [pipeline.Pipeline.Run].
 func (o *Runtime) Run(ctx, stop context.Context) error {
+	if o.cleaner == nil {
+		return o.run(ctx, stop)
+	}
+	cleaning, end := context.WithCancel(ctx)
+	var group errgroup.Group
+	group.Go(func() error { return o.cleaner.Run(cleaning) })
+	err := o.run(ctx, stop)
+	end()
+	return errors.Join(err, group.Wait())
+}
+
+func (o *Runtime) run(ctx, stop context.Context) error {
 	if len(o.Hooks) == 0 && o.router == nil {
 		return o.Sinks[0].Run(ctx, stop)
 	}
@@ -192,10 +207,28 @@ func (p *Pipeline) open(o *Runtime, process Process) (err error) {
 	if err = p.join(o, process); err == nil {
 		err = joinHooks(o, hooks, process)
 	}
+	if err == nil {
+		o.cleaner, err = p.cleaner(o.Buffer, process.Log)
+	}
 	if err != nil {
 		return withPlace(p.Place, err)
 	}
 	return nil
+}
+
+// cleaner returns what deletes old events of the archive and old dead letters; nil if all is kept for ever.
+func (p *Pipeline) cleaner(b buffer.Buffer, log *slog.Logger) (*retention.Cleaner, error) {
+	if p.Archive.Keep == 0 && p.DeadLetter.Keep == 0 {
+		return nil, nil
+	}
+	keeps, ok := b.(buffer.Retention)
+	if !ok {
+		return nil, fmt.Errorf("archive.keep or dead_letter.keep is used with %s, which deletes nothing that it keeps", p.Source.Driver)
+	}
+	return retention.New(retention.Config{
+		Buffer: keeps, Archive: p.Archive.Keep, Dead: p.DeadLetter.Keep, Log: cmp.Or(log, slog.Default()).With("pipeline", p.Name),
+		Filter: buffer.DeadFilter{Notified: p.DeadLetter.Hook != nil, SinkNotified: p.Sinks != nil},
+	})
 }
 
 // joinHooks makes the pipelines of the hooks.

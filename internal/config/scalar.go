@@ -32,8 +32,8 @@ type scalar struct {
 	hide bool
 	// url percent-encodes expansions.
 	url bool
-	// unit means that a bare number lacks a unit.
-	unit bool
+	// unit is what a bare number lacks; "" means nothing.
+	unit string
 	// lines allows line breaks in an expansion.
 	lines bool
 	// multiline allows line breaks in the file too.
@@ -114,8 +114,8 @@ func (s scalar) hint(in input, is kind) string {
 		return " (without quotes)"
 	case s.kind != asText:
 		return ""
-	case s.unit && is == asNumber:
-		return fmt.Sprintf(" (write %ss)", clip(in.text))
+	case s.unit != "" && is == asNumber:
+		return fmt.Sprintf(" (write %s%s)", clip(in.text), s.unit)
 	}
 	return " (in quotes)"
 }
@@ -250,7 +250,7 @@ func boolean(into *bool) scalar {
 
 func duration(into *time.Duration, low, high time.Duration) scalar {
 	what := fmt.Sprintf("a duration from %s to %s (like 30s)", short(low), short(high))
-	return scalar{what: what, kind: asText, unit: true, shown: showAll, schema: object{"pattern": goDuration}, set: func(in input) error {
+	return scalar{what: what, kind: asText, unit: "s", shown: showAll, schema: object{"pattern": goDuration}, set: func(in input) error {
 		d, err := time.ParseDuration(in.text)
 		if err != nil || d < low || d > high {
 			return invalid("")
@@ -259,6 +259,32 @@ func duration(into *time.Duration, low, high time.Duration) scalar {
 		return nil
 	}}
 }
+
+// keep is how long something is kept. Unlike duration it knows days, in which people count here.
+func keep(into *time.Duration, low, high time.Duration) scalar {
+	what := fmt.Sprintf("a time from %s to %dd (like 30d or 720h)", short(low), high/day)
+	return scalar{what: what, kind: asText, unit: "d", shown: showAll, schema: object{"pattern": goDuration + "|^[0-9]+d$"}, set: func(in input) error {
+		var (
+			d   time.Duration
+			err error
+		)
+		if days, ok := strings.CutSuffix(in.text, "d"); ok {
+			var n int64
+			if n, err = strconv.ParseInt(days, 10, 32); err == nil && n <= int64(high/day) {
+				d = time.Duration(n) * day
+			}
+		} else {
+			d, err = time.ParseDuration(in.text)
+		}
+		if err != nil || d < low || d > high {
+			return invalid("")
+		}
+		*into = d
+		return nil
+	}}
+}
+
+const day = 24 * time.Hour
 
 // short is d without its zero parts: 24h, not 24h0m0s.
 func short(d time.Duration) string {

@@ -146,16 +146,33 @@ func (p *Pipeline) keys() []key {
 }
 
 func (d *DeadLetter) keys() []key {
+	return append(d.ownKeys(), key{
+		name: "keep", value: keep(&d.Keep, minKeep, maxKeep),
+		help: "How long dead letters are kept after they were replayed or discarded; relays then [delete](dead-letters.md#deleting-old-ones) them. Open ones always stay. Default: for ever.",
+	})
+}
+
+// ownKeys are those that one of several sinks has, too.
+func (d *DeadLetter) ownKeys() []key {
 	return []key{{
 		name: "hook", value: hook{&d.Hook},
 		help: "A sink that is notified of every dead letter at least once, in batches. Its target must differ from the sink's.",
 	}}
 }
 
+// Bounds of what is kept. The shortest time bounds what a mistake can delete: an hour ago, somebody still looks.
+const (
+	minKeep = time.Hour
+	maxKeep = 3650 * day
+)
+
 func (a *Archive) keys() []key {
 	return []key{{
 		name: "table", value: archiveTable{a},
 		help: "The table that delivered events are copied to, in the transaction that deletes them; created by `migrate`. Default: no archive.",
+	}, {
+		name: "keep", value: keep(&a.Keep, minKeep, maxKeep),
+		help: "How long events are kept in the archive; relays then [delete](running.md#the-archive) them, in small pieces. Default: for ever.",
 	}}
 }
 

@@ -113,11 +113,16 @@ func (s *RoutedSink) ownKeys() []key {
 		{name: "order", value: choice(&s.Order, "none", "key"), help: "As the pipeline's, which is the default. Only with the relay's own table."},
 		{name: "retry", value: optional{mapping{ownRetry{&s.Retry}}}, help: "As the pipeline's, which is the default of each key. A word or a number is Sidekiq's `retry`, as for a single `sink`."},
 		{
-			name: "dead_letter", value: optional{mapping{&s.DeadLetter}},
+			name: "dead_letter", value: optional{mapping{ownDeadLetter{&s.DeadLetter}}},
 			help: "As the pipeline's, which is notified of the dead letters of sinks without a hook of their own.",
 		},
 	}
 }
+
+// ownDeadLetter is a sink's dead_letter: the pipeline's `keep` is that of all its dead letters.
+type ownDeadLetter struct{ *DeadLetter }
+
+func (d ownDeadLetter) keys() []key { return d.ownKeys() }
 
 // ownRetry is a sink's retry, whose keys have the pipeline's values as defaults.
 type ownRetry struct{ *Retry }

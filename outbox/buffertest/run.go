@@ -23,7 +23,7 @@ func Run(t *testing.T, h Harness) {
 	}
 	groups := [][]testCase{
 		claimCases, rangeCases, leaseCases, settleCases, deliveredCases, backlogCases, deferredCases, deadCases, replayCases, editCases, discardCases,
-		archiveCases, archiveReplayCases, queueCases, queueSharingCases, rateCases, relayCases, pauseCases, auditCases, cancelCases, modelCases, peekCases, bytesCases, liveCases, delayedCases,
+		archiveCases, archiveReplayCases, retentionCases, queueCases, queueSharingCases, rateCases, relayCases, pauseCases, auditCases, cancelCases, modelCases, peekCases, bytesCases, liveCases, delayedCases,
 	}
 	if h.Custom {
 		groups = append(groups, customCases, customErrorCases, customDeadCases)

@@ -2,6 +2,7 @@ package postgres
 
 import (
 	"context"
+	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/archive"
@@ -25,5 +26,27 @@ func (b *Buffer) ReplayArchived(ctx context.Context, f buffer.ArchiveFilter, dry
 			}
 		}
 		return archive.Replay(ctx, b.base, &t.Tables, f, takes, dry, progress)
+	})
+}
+
+var _ buffer.Retention = (*Buffer)(nil)
+
+// DeleteArchived implements buffer.Retention.
+func (b *Buffer) DeleteArchived(ctx context.Context, keep time.Duration, from time.Time, limit int) (buffer.DeletedArchived, error) {
+	return onTable(ctx, b, func(t *table) (d buffer.DeletedArchived, err error) {
+		if !t.Archive {
+			return d, buffer.ErrNoArchive
+		}
+		return archive.Delete(ctx, b.base, &t.Tables, keep, from, limit)
+	})
+}
+
+// ArchiveSize implements buffer.Retention.
+func (b *Buffer) ArchiveSize(ctx context.Context) (buffer.ArchiveSize, error) {
+	return onTable(ctx, b, func(t *table) (s buffer.ArchiveSize, err error) {
+		if !t.Archive {
+			return s, buffer.ErrNoArchive
+		}
+		return archive.Size(ctx, b.base, &t.Tables)
 	})
 }

@@ -132,7 +132,7 @@ func Replay(
 	}
 }
 
-// begin returns the time of the database. The error wraps buffer.ErrNotReady if the archive has no index for a replay.
+// begin returns the time of the database. The error wraps buffer.ErrNotReady if the archive has no index on archived_at.
 func begin(ctx context.Context, base *ledger.Base, t *ledger.Tables) (now time.Time, err error) {
 	var (
 		indexed bool
@@ -146,7 +146,7 @@ func begin(ctx context.Context, base *ledger.Base, t *ledger.Tables) (now time.T
 	case err != nil:
 		return now, base.Explain(ctx, "replaying the archive", err)
 	case !indexed:
-		return now, fmt.Errorf("%w: the archive %s has no index for a replay: CREATE INDEX CONCURRENTLY ON %s (archived_at)", buffer.ErrNotReady, name, name)
+		return now, fmt.Errorf("%w: the archive %s has no index on archived_at: CREATE INDEX CONCURRENTLY ON %s (archived_at)", buffer.ErrNotReady, name, name)
 	}
 	return now, nil
 }
