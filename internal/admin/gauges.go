@@ -22,15 +22,18 @@ var (
 	suspectDesc     = desc("relay_oldest_suspect_seconds", "Time since the oldest suspect batch was claimed; 0 if there is none."+unknown)
 	transactionDesc = desc("relay_source_oldest_transaction_seconds",
 		"Age of the oldest open transaction on the database server; 0 if there is none."+unknown)
-	deadLettersDesc = desc("relay_dead_letters", "Open dead letters: neither replayed nor discarded."+unknown)
-	unnotifiedDesc  = desc("relay_dead_letters_unnotified", "Open dead letters that dead_letter.hook was not notified of; 0 without a hook."+unknown)
-	hookDesc        = desc("relay_dead_letter_hook", "1 if a dead_letter.hook is notified of the dead letters, 0 if there is none.")
-	upDesc          = desc("relay_source_up", "1 if the status could be read from the database, 0 otherwise.")
-	batchSizeDesc   = desc("relay_batch_size", "Current batch size: batch_size, or the value that auto found.")
-	workersDesc     = desc("relay_workers", "Current number of batches sent at once: workers, or the value that auto found.")
-	notReadyDesc    = desc("relay_not_ready", "1 for the class of the reason why the pipeline is not ready, as in /readyz, 0 for the others.", "class")
-	pausedDesc      = desc("relay_paused", "1 while the pipeline, or the sink, is paused by relay pause, 0 otherwise."+unknown)
-	readyDesc       = desc("relay_ready", "1 if the pipeline reaches its database and sink and makes progress, 0 otherwise; /readyz has the class of the reason.")
+	deadLettersDesc   = desc("relay_dead_letters", "Open dead letters: neither replayed nor discarded."+unknown)
+	unnotifiedDesc    = desc("relay_dead_letters_unnotified", "Open dead letters that dead_letter.hook was not notified of; 0 without a hook."+unknown)
+	hookDesc          = desc("relay_dead_letter_hook", "1 if a dead_letter.hook is notified of the dead letters, 0 if there is none.")
+	archiveBytesDesc  = desc("relay_archive_bytes", "What the archive takes on the disk, with its indexes; an estimate on SQLite. Absent without an archive, up to a minute old."+unknown)
+	archiveEventsDesc = desc("relay_archive_events", "Estimate of the events in the archive; NaN until PostgreSQL has analysed the table. Absent without an archive, up to a minute old."+unknown)
+	archiveOldestDesc = desc("relay_archive_oldest_seconds", "Time since the oldest event of the archive was archived; 0 if there is none. Absent without an archive, up to a minute old."+unknown)
+	upDesc            = desc("relay_source_up", "1 if the status could be read from the database, 0 otherwise.")
+	batchSizeDesc     = desc("relay_batch_size", "Current batch size: batch_size, or the value that auto found.")
+	workersDesc       = desc("relay_workers", "Current number of batches sent at once: workers, or the value that auto found.")
+	notReadyDesc      = desc("relay_not_ready", "1 for the class of the reason why the pipeline is not ready, as in /readyz, 0 for the others.", "class")
+	pausedDesc        = desc("relay_paused", "1 while the pipeline, or the sink, is paused by relay pause, 0 otherwise."+unknown)
+	readyDesc         = desc("relay_ready", "1 if the pipeline reaches its database and sink and makes progress, 0 otherwise; /readyz has the class of the reason.")
 )
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -43,13 +46,18 @@ type gauges struct{ snapshots snapshots }
 
 // Describe implements prometheus.Collector.
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{pendingDesc, delayedDesc, oldestDesc, batchesDesc, suspectsDesc, suspectDesc, transactionDesc, deadLettersDesc, unnotifiedDesc, hookDesc, upDesc, pausedDesc, readyDesc, notReadyDesc, batchSizeDesc, workersDesc} {
+	for _, d := range []*prometheus.Desc{pendingDesc, delayedDesc, oldestDesc, batchesDesc, suspectsDesc, suspectDesc, transactionDesc, deadLettersDesc, unnotifiedDesc, hookDesc, archiveBytesDesc, archiveEventsDesc, archiveOldestDesc, upDesc, pausedDesc, readyDesc, notReadyDesc, batchSizeDesc, workersDesc} {
 		to <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (g gauges) Collect(to chan<- prometheus.Metric) {
+	for i, size := range g.snapshots.archiveSizes(context.Background()) {
+		if size != nil {
+			collecting{to, g.snapshots[i].pipeline.Name, "", false}.archive(size())
+		}
+	}
 	g.snapshots.each(context.Background(), func(p Pipeline, s buffer.Status, _, err error) {
 		c := collecting{to, p.Name, "", err != nil}
 		c.known(transactionDesc, s.OldestTransaction.Seconds())

@@ -27,6 +27,8 @@ type Pipeline struct {
 	RetryNow func(ctx context.Context) (batches int, err error)
 	// Pauser pauses and resumes the pipeline and its sinks; nil if it cannot be paused.
 	Pauser buffer.Pauser
+	// Archive knows the size of the archive; nil: there is none.
+	Archive buffer.Retention
 	// Batches are the live batches.
 	Batches buffer.LiveBatches
 	DeadLetters
@@ -94,6 +96,7 @@ type snapshot struct {
 	semaphore chan struct{}
 	// changed: the latest status may be of before a change that a user made.
 	changed atomic.Bool
+	archive archive
 
 	at     time.Time
 	status buffer.Status

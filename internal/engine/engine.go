@@ -86,6 +86,9 @@ func Open(cfg *config.Config, c Config) (*Engine, error) {
 		observed[i] = admin.Pipeline{Name: p.Name, Health: o, Inspector: o.Buffer, MaxWaiting: p.MaxWaiting, DeadLetters: dead, Batches: o.Buffer, RetryNow: func(ctx context.Context) (int, error) {
 			return admin.RetryAll(ctx, o.Buffer, dead.Sinks, dead.SinkHooks)
 		}}
+		if p.Archive.Table != "" {
+			observed[i].Archive, _ = o.Buffer.(buffer.Retention)
+		}
 		observed[i].Pauser, _ = o.Buffer.(buffer.Pauser)
 		if router := o.Router(); router != nil {
 			observed[i].Router = router
