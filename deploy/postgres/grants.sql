@@ -19,6 +19,8 @@ SELECT format('GRANT USAGE ON SEQUENCE %s TO %I', pg_get_serial_sequence(quote_i
 WHERE pg_get_serial_sequence(quote_ident(:'table'), 'id') IS NOT NULL \gexec
 SELECT format('GRANT SELECT, INSERT, DELETE ON outbox_archive TO %I', :'relay')
 WHERE to_regclass('outbox_archive') IS NOT NULL \gexec
+SELECT format('GRANT EXECUTE ON FUNCTION outbox_archive_maintain() TO %I', :'relay')
+WHERE to_regprocedure('outbox_archive_maintain()') IS NOT NULL \gexec
 -- The application. Rails and Django read back the id they inserted; others do not need the SELECT.
 GRANT INSERT ON :"table" TO :"app";
 GRANT SELECT (id) ON :"table" TO :"app";

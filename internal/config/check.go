@@ -88,6 +88,9 @@ func (p *Pipeline) checkArchive(r *reader) {
 			r.errorf(a.Place, "archive.table is %s, and SQLite has no schemas; expected a table name without a schema", quote(a.Table))
 			return
 		}
+		if a.Partition != "" {
+			r.errorf(a.Place, "archive.partition is used with SQLite, which has no partitions; expected archive.keep alone")
+		}
 		a.Table = name
 	}
 	for _, name := range []string{"outbox_batches", "outbox_dead_letters", "outbox_buffers", "outbox_sinks"} {
@@ -100,6 +103,9 @@ func (p *Pipeline) checkArchive(r *reader) {
 func (a *Archive) check(r *reader, _ entry, present entries) {
 	if keep, given := present["keep"]; given && a.Table == "" {
 		r.errorf(keep.key, "archive.keep is used without archive.table; expected both")
+	}
+	if partition, given := present["partition"]; given && a.Partition != "" && a.Keep == 0 {
+		r.errorf(partition.key, "archive.partition is used without archive.keep, after which partitions are dropped; expected both")
 	}
 }
 

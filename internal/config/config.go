@@ -99,6 +99,8 @@ type Archive struct {
 	Table string
 	// Keep is how long events are kept in it; 0 means for ever.
 	Keep time.Duration
+	// Partition is "day" if migrate makes it with a partition a day, otherwise "".
+	Partition string
 }
 
 // Source is where a buffer is.

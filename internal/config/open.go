@@ -384,7 +384,7 @@ func (p *Pipeline) Migrate(ctx context.Context) (applied []string, err error) {
 	s := &p.Source
 	switch s.Driver {
 	case "postgres":
-		return postgres.Migrate(ctx, s.URL.Reveal(), postgres.SchemaConfig{Table: s.Table, Schema: s.Schema, Archive: p.Archive.Table, Notify: p.wake() != buffer.WakePoll, Custom: s.Custom.Is()})
+		return postgres.Migrate(ctx, s.URL.Reveal(), postgres.SchemaConfig{Table: s.Table, Schema: s.Schema, Archive: p.Archive.Table, ArchiveByDay: p.Archive.Partition != "", Notify: p.wake() != buffer.WakePoll, Custom: s.Custom.Is()})
 	case "sqlite":
 		return p.migrateSQLite(ctx)
 	}

@@ -173,6 +173,9 @@ func (a *Archive) keys() []key {
 	}, {
 		name: "keep", value: keep(&a.Keep, minKeep, maxKeep),
 		help: "How long events are kept in the archive; relays then [delete](running.md#the-archive) them, in small pieces. Default: for ever.",
+	}, {
+		name: "partition", value: choice(&a.Partition, "day"),
+		help: "PostgreSQL, with `keep`: `migrate` makes the table with a partition a day, and relays [drop](running.md#an-archive-with-partitions) whole partitions. A table that exists stays as it is. Default: no partitions.",
 	}}
 }
 

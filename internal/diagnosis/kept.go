@@ -25,6 +25,7 @@ func kept(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (findings []
 	if keeps, ok := b.(buffer.Retention); ok && p.Archive.Table != "" {
 		if s, err := keeps.ArchiveSize(ctx); err == nil {
 			findings = append(findings, archived(&s, p.Archive.Keep))
+			findings = append(findings, partitions(&s, p.Archive.Partition)...)
 			if p.Archive.Keep > 0 {
 				findings = append(findings, deletes(ctx, keeps, p.Archive.Keep)...)
 			}
@@ -43,6 +44,22 @@ func deletes(ctx context.Context, b buffer.Retention, keep time.Duration) []buff
 		return nil
 	}
 	return []buffer.Finding{{Level: buffer.LevelWarning, Subject: "archive", Text: "no old event is deleted: " + err.Error(), Fix: "run the statement that it names"}}
+}
+
+// partitions adds what is wrong with those of the archive.
+func partitions(s *buffer.ArchiveSize, wanted string) (findings []buffer.Finding) {
+	add := func(level buffer.Level, text, fix string) {
+		findings = append(findings, buffer.Finding{Level: level, Subject: "archive", Text: text, Fix: fix})
+	}
+	if s.DefaultBytes > 0 {
+		add(buffer.LevelWarning, fmt.Sprintf("the default partition of %s has %s: events of days without a partition, because no relay ran that makes them; they are deleted one by one", s.Table, megabytes(s.DefaultBytes)),
+			"keep a relay with archive.keep running: it makes the partitions of the next 7 days")
+	}
+	if wanted != "" && s.Partitions == 0 {
+		add(buffer.LevelOK, fmt.Sprintf("%s has no partitions, although archive.partition is %s: a table that exists stays as it is, and old events are deleted one by one", s.Table, wanted),
+			"for partitions, name another table in archive.table and run relay migrate; relay replay reads the table that is named")
+	}
+	return findings
 }
 
 func archived(s *buffer.ArchiveSize, keep time.Duration) buffer.Finding {

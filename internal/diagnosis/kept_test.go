@@ -34,6 +34,17 @@ func TestArchived(t *testing.T) {
 			}
 		})
 	}
+	s := &buffer.ArchiveSize{Table: "kept", Partitions: 9}
+	if f := partitions(s, "day"); f != nil {
+		t.Errorf("partitions that are well: %+v", f)
+	}
+	s.DefaultBytes = 8192
+	if f := partitions(s, "day"); len(f) != 1 || f[0].Level != buffer.LevelWarning {
+		t.Errorf("the default partition: %+v", f)
+	}
+	if f := partitions(&buffer.ArchiveSize{Table: "kept"}, "day"); len(f) != 1 || f[0].Level != buffer.LevelOK {
+		t.Errorf("a table that stayed as it was: %+v", f)
+	}
 	if f := closed(manyClosed, 0); f.Level != buffer.LevelWarning || f.Text != "100,000 were replayed or discarded and are kept for ever" {
 		t.Errorf("many: %+v", f)
 	}

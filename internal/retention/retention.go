@@ -135,6 +135,9 @@ func (c *Cleaner) archive(ctx context.Context) error {
 		if err == nil {
 			c.from = done.Next
 		}
+		if done.Partitions > 0 {
+			c.config.Log.InfoContext(ctx, "dropped an old partition of the archive", "keep", c.config.Archive)
+		}
 		return done.Events, done.More, err
 	})
 }

@@ -10,7 +10,8 @@ import (
 type Retention interface {
 	// DeleteArchived deletes up to limit events that were archived longer than keep ago, the oldest first, in one short transaction. From is the
 	// Next of the call before, so that rows that were deleted and are not vacuumed yet are not read again; the zero time is the oldest event.
-	// The error wraps [ErrNotReady] if the archive has no index for it, and is [ErrNoArchive] without an archive.
+	// The error wraps [ErrNotReady] if the archive has no index for it, or the role may not delete from it, and is [ErrNoArchive] without an archive.
+	// A partitioned archive loses whole partitions instead, one a call, and gets those of the next days; limit 0 changes nothing.
 	DeleteArchived(ctx context.Context, keep time.Duration, from time.Time, limit int) (DeletedArchived, error)
 
 	// DeleteClosed looks at the next page of up to limit dead letters of the pipeline behind after, nil for the first, and deletes those that match f and
@@ -23,8 +24,9 @@ type Retention interface {
 
 // DeletedArchived is what a call of DeleteArchived did.
 type DeletedArchived struct {
-	// Events were deleted.
-	Events int64
+	// Events were deleted. Those of Partitions that were dropped whole, if the archive has some, are not counted.
+	Events     int64
+	Partitions int
 	// Next is where the next call continues.
 	Next time.Time
 	// More reports whether there may be more to delete now. It is false, too, while another process deletes.
@@ -49,6 +51,9 @@ type ArchiveSize struct {
 	Events int64
 	// Oldest is when the oldest event was archived; zero if the archive is empty. Now is the time of the database.
 	Oldest, Now time.Time
+	// Partitions are those of a partitioned archive, without the default partition, in which DefaultBytes are: of days without a partition.
+	Partitions   int
+	DefaultBytes int64
 }
 
 // OldestAge is the time since the oldest event was archived; 0 if the archive is empty.

@@ -88,7 +88,7 @@ func (b *Buffer) Check(ctx context.Context) error {
 		}
 		missing.AddMissing(rates, tables["outbox_rates"].Columns, "SELECT", "INSERT", "UPDATE")
 	}
-	var archive string
+	var archive catalog.Table
 	if b.config.Archive != "" {
 		payload, like := "json", events
 		if b.config.Custom.Is() { // projected payloads have the type that dead letters have
@@ -157,26 +157,33 @@ func (b *Buffer) tableName() (schema, name string) {
 
 // checkOwners adds objects that another role planted. The buffer's owner is trusted: its triggers run with the relay's
 // rights anyway. The ledger of a custom table may have another owner, whom Migrate has checked.
-func (b *Buffer) checkOwners(ctx context.Context, events, buffers catalog.Table, archive string, missing *catalog.Findings) error {
+func (b *Buffer) checkOwners(ctx context.Context, events, buffers, archive catalog.Table, missing *catalog.Findings) error {
 	o := migrate.LedgerObjects(buffers.Schema)
 	o.Trusted = []string{events.Quoted}
 	if b.config.Custom.Is() {
 		o.Trusted = append(o.Trusted, buffers.Quoted)
 	}
-	if archive != "" {
-		o.Relations, o.Guarded = append(o.Relations, archive), append(o.Guarded, archive)
+	if archive.Quoted != "" {
+		o.Relations, o.Guarded = append(o.Relations, archive.Quoted), append(o.Guarded, archive.Quoted)
+		maintain, _ := migrate.ArchiveMaintain(archive.Schema, archive.Name)
+		o.Functions = append(o.Functions, maintain)
 	}
 	return missing.AddForeign(ctx, b.db, o)
 }
 
 // open takes the tables that Check found into use. others are ledger, dead letters, buffers and relays; unusable is why its events
 // cannot be sent.
-func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalog.Table, archive string, facts custom.Facts, unusable error) (err error) {
+func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalog.Table, archive catalog.Table, facts custom.Facts, unusable error) (err error) {
 	sinks := pg.Ident(others[0].Schema, "outbox_sinks")
 	names := []string{
-		"outbox_batches", others[0].Quoted, "outbox_dead_letters", others[1].Quoted, "outbox_buffers", others[2].Quoted, "outbox_archive", archive, "outbox_sinks", sinks,
+		"outbox_batches", others[0].Quoted, "outbox_dead_letters", others[1].Quoted, "outbox_buffers", others[2].Quoted, "outbox_archive", archive.Quoted, "outbox_sinks", sinks,
 		"outbox_relays", others[3].Quoted,
 		"'outbox_numbers'", pg.Literal(pg.Ident(others[0].Schema, "outbox_numbers")),
+	}
+	maintain := ""
+	if archive.PartitionKey != "" { // its key has one more column
+		names = append(names, "ON CONFLICT (id, group_id) DO NOTHING", "ON CONFLICT (id, group_id, archived_at) DO NOTHING")
+		maintain, _ = migrate.ArchiveMaintain(archive.Schema, archive.Name)
 	}
 	t := &table{unusable: unusable, schema: events.Schema, replaced: make(chan struct{}), Tables: ledger.Tables{
 		Buffer:   events.Schema + "." + events.Name,
@@ -184,7 +191,7 @@ func (b *Buffer) open(ctx context.Context, events catalog.Table, others []catalo
 		OID:      events.ID,
 		Schema:   others[0].Schema,
 		Sequence: events.Sequence, PayloadOID: events.OID("payload"), DeadPayloadOID: others[1].OID("payload"),
-		Archive:     archive != "",
+		Archive: archive.Quoted != "", ArchiveMaintain: maintain,
 		AvailableAt: "available_at",
 		LockTimeout: max(time.Millisecond, min(events.DeadlockTimeout/2, time.Second)),
 		Names:       strings.NewReplacer(append(names, "outbox_events", events.Quoted)...),

@@ -17,6 +17,8 @@ type SchemaConfig struct {
 	Payload Payload
 	// Archive is the table for delivered events, which only Migrate makes; "" for none. It may be "schema.table".
 	Archive string
+	// ArchiveByDay makes an archive with a partition a day, so that old events are dropped with their partition. An archive that exists stays as it is.
+	ArchiveByDay bool
 	// Notify adds the trigger that notifies the relay of inserts; not to a custom table. It is never dropped. Migrate does
 	// not install it through a pooler, which loses notifications.
 	Notify bool
@@ -26,7 +28,7 @@ type SchemaConfig struct {
 
 func (c SchemaConfig) config() migrate.Config {
 	return migrate.Config{
-		Table: c.Table, Schema: c.Schema, Payload: migrate.Payload(c.Payload), Archive: c.Archive, Notify: c.Notify, Custom: c.Custom,
+		Table: c.Table, Schema: c.Schema, Payload: migrate.Payload(c.Payload), Archive: c.Archive, ArchiveByDay: c.ArchiveByDay, Notify: c.Notify, Custom: c.Custom,
 	}
 }
 

@@ -35,6 +35,13 @@ var planInOrder = []string{"enable_seqscan", "off", "enable_bitmapscan", "off", 
 // Delete deletes the oldest events of the archive; see buffer.Retention.
 func Delete(ctx context.Context, base *ledger.Base, t *ledger.Tables, keep time.Duration, from time.Time, limit int) (done buffer.DeletedArchived, err error) {
 	const doing = "deleting old events of the archive"
+	if t.ArchiveMaintain != "" {
+		if limit == 0 {
+			return done, mayMaintain(ctx, base, t)
+		}
+		done, err = maintain(ctx, base, t, keep)
+		return done, base.Explain(ctx, doing, err)
+	}
 	if _, err := begin(ctx, base, t); err != nil {
 		return done, err
 	}
@@ -82,18 +89,70 @@ func mayDelete(ctx context.Context, base *ledger.Base, t *ledger.Tables) error {
 	return base.Explain(ctx, "examining the archive", err)
 }
 
+// maintainSQL calls the function that makes and drops partitions; see archive_maintain.sql.
+const (
+	maintainSettingSQL = `
+SELECT set_config('relay.archive_keep', $1, true)`
+
+	mayMaintainSQL = `
+SELECT p.oid IS NOT NULL, coalesce(has_function_privilege(p.oid, 'EXECUTE'), false), quote_ident(current_user) FROM (SELECT to_regprocedure($1 || '()') AS oid) p`
+)
+
+// mayMaintain returns a buffer.ErrNotReady if the function is missing, or the role may not call it.
+func mayMaintain(ctx context.Context, base *ledger.Base, t *ledger.Tables) error {
+	var (
+		exists, may bool
+		role        string
+	)
+	err := base.DB.Transact(ctx, pg.ReadTx(base.DB.StatementTimeout), pg.Step{SQL: mayMaintainSQL, Args: []string{t.ArchiveMaintain}, Row: func(v [][]byte) error {
+		exists, may, role = pg.ReadBool(v[0]), pg.ReadBool(v[1]), string(v[2])
+		return nil
+	}})
+	switch {
+	case err != nil:
+		return base.Explain(ctx, "examining the archive", err)
+	case !exists:
+		return fmt.Errorf("%w: the archive %s has partitions, and no function %s() that makes and drops them: set archive.partition: day and run relay migrate, or drop them yourself and remove archive.keep",
+			buffer.ErrNotReady, t.SQL("outbox_archive"), t.ArchiveMaintain)
+	case !may:
+		return fmt.Errorf("%w: role %s may not EXECUTE function %s: GRANT EXECUTE ON FUNCTION %s() TO %s", buffer.ErrNotReady, role, t.ArchiveMaintain, t.ArchiveMaintain, role)
+	}
+	return nil
+}
+
+// maintain makes the partitions of the next days, drops one that is old, and deletes old events that are in none.
+func maintain(ctx context.Context, base *ledger.Base, t *ledger.Tables, keep time.Duration) (done buffer.DeletedArchived, err error) {
+	if err := mayMaintain(ctx, base, t); err != nil {
+		return done, err
+	}
+	err = base.DB.Transact(ctx, base.DB.WriteTx(pg.BulkTimeout),
+		pg.Step{SQL: maintainSettingSQL, Args: []string{pg.Interval(keep)}},
+		pg.Step{SQL: "SELECT " + t.ArchiveMaintain + "()", Row: func(v [][]byte) error {
+			var made int
+			var more string
+			done = buffer.DeletedArchived{}
+			_, err := fmt.Sscan(string(v[0]), &made, &done.Partitions, &done.Events, &more)
+			done.More = more == "t"
+			return err
+		}})
+	return done, err
+}
+
 // sizeSQL reads the catalog and one entry of an index. Partitions count.
 const sizeSQL = `
 SELECT coalesce(sum(pg_total_relation_size(p.oid)), 0)::bigint,
        CASE WHEN bool_or(p.reltuples >= 0) THEN sum(greatest(p.reltuples, 0)) ELSE -1 END::bigint,
-       (SELECT min(archived_at) FROM outbox_archive), clock_timestamp(), $1::text
-FROM (SELECT $1::regclass AS relid UNION SELECT relid FROM pg_partition_tree($1::regclass)) tree JOIN pg_class p ON p.oid = tree.relid AND p.relkind <> 'p'`
+       (SELECT min(archived_at) FROM outbox_archive), clock_timestamp(),
+       count(*) FILTER (WHERE p.relispartition AND p.oid IS DISTINCT FROM d.partdefid),
+       coalesce(sum(pg_relation_size(p.oid)) FILTER (WHERE p.oid = d.partdefid), 0)::bigint
+FROM (SELECT $1::regclass AS relid UNION SELECT relid FROM pg_partition_tree($1::regclass)) tree JOIN pg_class p ON p.oid = tree.relid AND p.relkind <> 'p'
+     LEFT JOIN pg_partitioned_table d ON d.partrelid = $1::regclass`
 
 // Size returns the size of the archive.
 func Size(ctx context.Context, base *ledger.Base, t *ledger.Tables) (s buffer.ArchiveSize, err error) {
 	name := t.SQL("outbox_archive")
 	err = base.DB.Transact(ctx, pg.ReadTx(base.DB.StatementTimeout, "enable_seqscan", "off"), pg.Step{SQL: t.SQL(sizeSQL), Args: []string{name}, Row: func(v [][]byte) error {
-		s = buffer.ArchiveSize{Table: name, Bytes: pg.ReadInt8(v[0]), Events: pg.ReadInt8(v[1]), Now: pg.ReadTime(v[3])}
+		s = buffer.ArchiveSize{Table: name, Bytes: pg.ReadInt8(v[0]), Events: pg.ReadInt8(v[1]), Now: pg.ReadTime(v[3]), Partitions: int(pg.ReadInt8(v[4])), DefaultBytes: pg.ReadInt8(v[5])}
 		if v[2] != nil {
 			s.Oldest = pg.ReadTime(v[2])
 		}

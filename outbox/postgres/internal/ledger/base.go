@@ -70,6 +70,8 @@ type Tables struct {
 	PayloadOID, DeadPayloadOID uint32
 	// Archive reports whether delivered events are copied to the archive.
 	Archive bool
+	// ArchiveMaintain is the function that makes and drops the archive's partitions; "" if it has none.
+	ArchiveMaintain string
 	// RangeIneligible is why range claims do not suit the table, with its fix; zero if they do.
 	RangeIneligible buffer.Finding
 	// LockTimeout is shorter than the server's deadlock_timeout, so that in a deadlock with the

@@ -2,12 +2,11 @@ package migrate
 
 import (
 	"context"
+	"embed"
 	"errors"
 	"fmt"
 	"strings"
 	"text/template"
-
-	_ "embed"
 
 	"github.com/jackc/pgx/v5"
 
@@ -15,14 +14,14 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-//go:embed archive.sql
-var archiveDDL string
+//go:embed archive*.sql
+var archiveFiles embed.FS
 
-var archiveTemplate = template.Must(template.New("archive").Parse(archiveDDL))
+var archiveTemplates = template.Must(template.ParseFS(archiveFiles, "archive*.sql"))
 
-// payloadTypeSQL is the type of a table's payload, and whether another table exists.
+// payloadTypeSQL is the type of a table's payload, and whether another table exists and is partitioned by the time of delivery.
 const payloadTypeSQL = `
-SELECT format_type(atttypid, atttypmod), to_regclass($2) IS NOT NULL
+SELECT format_type(atttypid, atttypmod), to_regclass($2) IS NOT NULL, coalesce(pg_get_partkeydef(to_regclass($2)::oid) = 'RANGE (archived_at)', false)
 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname = 'payload' AND NOT attisdropped`
 
 // makeArchive makes the archive if one is configured and missing.
@@ -35,23 +34,52 @@ func makeArchive(ctx context.Context, tx pgx.Tx, c Config) (made bool, err error
 		events = c.ledger("outbox_dead_letters")
 	}
 	var (
-		payload string
-		exists  bool
-		ddl     strings.Builder
+		payload       string
+		exists, byDay bool
+		schema, table = archiveName(c.Archive, c.ledgerSchema())
+		maintain, _   = ArchiveMaintain(schema, table)
+		ddl           strings.Builder
 	)
-	switch err := tx.QueryRow(ctx, payloadTypeSQL, events, archive).Scan(&payload, &exists); {
+	switch err := tx.QueryRow(ctx, payloadTypeSQL, events, archive).Scan(&payload, &exists, &byDay); {
 	case errors.Is(err, pgx.ErrNoRows):
 		return false, fmt.Errorf("making the archive: table %s has no column payload", events)
-	case err != nil || exists:
+	case err != nil || exists && (!byDay || !c.ArchiveByDay): // one that exists stays as it is
 		return false, err
 	}
-	if err := archiveTemplate.Execute(&ddl, map[string]string{"Archive": archive, "Payload": payload}); err != nil {
-		return false, err
+	names := map[string]string{
+		"Archive": archive, "Payload": payload, "ArchiveText": pg.Literal(archive), "Maintain": maintain,
+		"Default": pg.Ident(schema, table+"_default"), "SchemaText": pg.Literal(schema), "TableText": pg.Literal(table),
+	}
+	files := []string{"archive.sql"}
+	if c.ArchiveByDay {
+		files = []string{"archive_by_day.sql", "archive_maintain.sql"}
+	}
+	if exists {
+		files = files[1:]
+	}
+	for _, file := range files {
+		if err := archiveTemplates.ExecuteTemplate(&ddl, file, names); err != nil {
+			return false, err
+		}
+	}
+	if c.ArchiveByDay {
+		ddl.WriteString("SELECT " + maintain + "();\n")
 	}
 	if _, err := tx.Exec(ctx, ddl.String(), pgx.QueryExecModeSimpleProtocol); err != nil {
 		return false, fmt.Errorf("making the archive: %w", err)
 	}
-	return true, nil
+	return !exists, nil
+}
+
+// maxArchiveName is how many bytes the name of an archive with partitions may have: theirs are longer, and PostgreSQL would cut them.
+const maxArchiveName = 63 - len("_p20060102")
+
+// ArchiveMaintain returns the quoted name of the function that makes and drops the partitions of an archive, and why there can be none; "" if there can.
+func ArchiveMaintain(schema, table string) (function, why string) {
+	if len(table) > maxArchiveName {
+		why = fmt.Sprintf("archive.table is %q; expected at most %d bytes with archive.partition, because the names of partitions are longer", table, maxArchiveName)
+	}
+	return pg.Ident(schema, table+"_maintain"), why
 }
 
 // archiveName splits the name of an archive, which is in the ledger's schema by default.
@@ -66,18 +94,18 @@ func archiveName(archive, ledgerSchema string) (schema, table string) {
 // relay's ON CONFLICT requires.
 const archiveKeySQL = `
 SELECT count(*) > 0 FROM pg_index i
-WHERE indrelid = to_regclass($1) AND indisunique AND indisvalid AND indpred IS NULL AND indnatts = 2
+WHERE indrelid = to_regclass($1) AND indisunique AND indisvalid AND indpred IS NULL
   AND (SELECT array_agg(attname::text ORDER BY attname) FROM pg_attribute
-       WHERE attrelid = i.indrelid AND attnum = ANY (i.indkey)) = '{group_id,id}'`
+       WHERE attrelid = i.indrelid AND attnum = ANY (i.indkey)) = $2::text[]`
 
 // CheckArchive adds what is missing of the archive, whose payload has a type like "json", and
-// returns its quoted name. The archive must not have jsonb if the events may have JSON that jsonb refuses: those of a
+// returns it. The archive must not have jsonb if the events may have JSON that jsonb refuses: those of a
 // custom table, and payloads of type json.
-func CheckArchive(ctx context.Context, db *pg.DB, archive, ledgerSchema, payload string, custom bool, missing *catalog.Findings) (string, error) {
+func CheckArchive(ctx context.Context, db *pg.DB, archive, ledgerSchema, payload string, custom bool, missing *catalog.Findings) (catalog.Table, error) {
 	schema, name := archiveName(archive, ledgerSchema)
 	table, err := catalog.Find(ctx, db, schema, name)
 	if err != nil {
-		return "", err
+		return table, err
 	}
 	before := len(*missing)
 	missing.AddMissing(table, []string{
@@ -88,11 +116,15 @@ func CheckArchive(ctx context.Context, db *pg.DB, archive, ledgerSchema, payload
 		missing.AddJSONB(table, "payload", "headers")
 	}
 	if len(*missing) > before {
-		return table.Quoted, nil
+		return table, nil
 	}
-	return table.Quoted, db.RoundTrip(ctx, []pg.Step{pg.ReadTx(db.StatementTimeout), {SQL: archiveKeySQL, Args: []string{table.Quoted}, Row: func(v [][]byte) error {
+	key, columns := "{group_id,id}", "(id, group_id)"
+	if table.PartitionKey != "" {
+		key, columns = "{archived_at,group_id,id}", "(id, group_id, archived_at)"
+	}
+	return table, db.RoundTrip(ctx, []pg.Step{pg.ReadTx(db.StatementTimeout), {SQL: archiveKeySQL, Args: []string{table.Quoted, key}, Row: func(v [][]byte) error {
 		if !pg.ReadBool(v[0]) {
-			missing.Add("the archive table "+table.Quoted+" may hold an event twice", "ALTER TABLE "+table.Quoted+" ADD PRIMARY KEY (id, group_id)")
+			missing.Add("the archive table "+table.Quoted+" may hold an event twice", "ALTER TABLE "+table.Quoted+" ADD PRIMARY KEY "+columns)
 		}
 		return nil
 	}}})

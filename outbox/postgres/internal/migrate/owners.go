@@ -38,6 +38,8 @@ func (c Config) objects() catalog.Objects {
 	if c.Archive != "" {
 		archive := pg.Ident(archiveName(c.Archive, c.ledgerSchema()))
 		o.Relations, o.Guarded = append(o.Relations, archive), append(o.Guarded, archive)
+		maintain, _ := ArchiveMaintain(archiveName(c.Archive, c.ledgerSchema()))
+		o.Functions = append(o.Functions, maintain)
 	}
 	return o
 }

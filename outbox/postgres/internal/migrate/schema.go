@@ -39,6 +39,8 @@ type Config struct {
 	Payload Payload
 	// Archive is the table for delivered events, which only Migrate makes; "" for none. It may be "schema.table".
 	Archive string
+	// ArchiveByDay makes an archive with a partition a day. An archive that exists stays as it is.
+	ArchiveByDay bool
 	// Notify adds the trigger that notifies the relay of inserts; not to a custom table. It is never dropped. Migrate does
 	// not install it through a pooler, which loses notifications.
 	Notify bool
