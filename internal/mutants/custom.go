@@ -3,6 +3,41 @@ package main
 // customMutants are about tables of the application.
 var customMutants = []mutant{
 	{
+		name: "rows that are no events are claimed",
+		file: "outbox/postgres/internal/custom/statements.go",
+		old:  "e.custom_id <= $4::bigint AND e.group_id IS NULL AND custom_where",
+		new:  "e.custom_id <= $4::bigint AND e.group_id IS NULL",
+		pkg:  "./outbox/postgres", test: "TestBuffer_CustomTable$/where",
+	},
+	{
+		name: "rows that become events later are looked for every five minutes only",
+		file: "outbox/postgres/internal/watermark/watermarks.go",
+		old:  "w.blocks, w.conditional = c.Blocks || c.Conditional, c.Conditional",
+		new:  "w.blocks, w.conditional = c.Blocks, c.Conditional",
+		pkg:  "./outbox/postgres", test: "TestBuffer_CustomTable$/where",
+	},
+	{
+		name: "a sweep finds delayed rows that no claim takes",
+		file: "outbox/postgres/internal/custom/statements.go",
+		old:  "e.custom_id <= $3::bigint AND e.group_id IS NULL AND custom_where AND ` + ledger.AvailableOfSQL + `",
+		new:  "e.custom_id <= $3::bigint AND e.group_id IS NULL AND custom_where` + `",
+		pkg:  "./outbox/postgres", test: "TestBuffer_CustomTable$/where",
+	},
+	{
+		name: "a row that is an event in spite of its mark is marked",
+		file: "outbox/postgres/internal/custom/mark.go",
+		old:  `"CASE WHEN " + t.where + " THEN (e."`,
+		new:  `"CASE WHEN false AND " + t.where + " THEN (e."`,
+		pkg:  "./outbox/postgres", test: "TestMark_Refused",
+	},
+	{
+		name: "a row that is an event in spite of its mark is marked, on SQLite",
+		file: "outbox/sqlite/custom_mark.go",
+		old:  "if err == nil && still {",
+		new:  "if err == nil && still && id < 0 {",
+		pkg:  "./outbox/sqlite", test: "TestMark_StillAnEvent",
+	},
+	{
 		name: "events that are not projected are sent",
 		file: "delivery/decide.go",
 		old:  "			missing = append(missing, id)\n",

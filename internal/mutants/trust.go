@@ -554,8 +554,8 @@ var trustMutants = []mutant{
 	{
 		name: "the cursor survives another numbering, on SQLite",
 		file: "outbox/sqlite/backlog.go",
-		old:  "		if renumbered {\n			b.cursor.Renumbered()",
-		new:  "		if renumbered && from < 0 {\n			b.cursor.Renumbered()",
+		old:  "err == nil && found {\n			b.cursor.Renumbered()",
+		new:  "err == nil && found && from < 0 {\n			b.cursor.Renumbered()",
 		pkg:  "./outbox/sqlite", test: "TestNumbering",
 	},
 	{

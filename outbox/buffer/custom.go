@@ -14,6 +14,12 @@ type CustomTable struct {
 	// AvailableAt is the column that delays events: one is not delivered before that time; "" if none does. It needs an index, and the table
 	// a primary key or a Cursor that is an integer.
 	AvailableAt string
+	// Where is a condition on the columns of a row, in SQL: a row for which it is not true is no event, or not yet. "" for all rows. It calls
+	// nothing volatile.
+	Where string
+	// Mark are SQL expressions by column. They are set in the row of an event that is delivered or dead, in the transaction that would delete it, and must
+	// make Where false. nil: the row is deleted.
+	Mark map[string]string
 	// Project is the SELECT that returns what to send of a batch: one row an event, with columns id (the
 	// primary key) and payload, and optionally topic, key, headers and created_at. Its only parameter is the
 	// batch's group_id. The default topic is the table's name.

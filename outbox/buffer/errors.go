@@ -45,11 +45,17 @@ type KeptError struct {
 	// Table is the buffer. Kept of the Of events that were to be deleted are still there.
 	Table    string
 	Kept, Of int
+	// Marked reports whether the events were to be marked and not deleted.
+	Marked bool
 	// RetryIn is when the delete is due again.
 	RetryIn time.Duration
 }
 
 func (e *KeptError) Error() string {
+	if e.Marked {
+		return fmt.Sprintf("%d of %d delivered events of table %s were not marked: a trigger, a rule or a row-level policy on UPDATE keeps them; "+
+			"let the relay update the columns of source.mark (relay doctor names the cause); they are not sent again", e.Kept, e.Of, e.Table)
+	}
 	return fmt.Sprintf("%d of %d delivered events of table %s were not deleted: a trigger, a rule or a row-level policy on DELETE keeps them; "+
 		"let the relay delete them (relay doctor names the cause); they are not sent again", e.Kept, e.Of, e.Table)
 }
@@ -97,6 +103,18 @@ type UnburiedError struct {
 
 func (e *UnburiedError) Error() string {
 	return strconv.Itoa(e.Events) + " refused events have no dead letter: a trigger on INSERT of outbox_dead_letters drops or deletes the row; they stay in the buffer"
+}
+
+// MarkedError is the error of a settle that marks a row that is an event in spite of its mark. Nothing was changed.
+type MarkedError struct {
+	// ID is the event's.
+	ID int64
+	// Table is the buffer.
+	Table string
+}
+
+func (e *MarkedError) Error() string {
+	return fmt.Sprintf("event %d of table %s is still an event after source.mark was set; source.where must be false then, or it would be sent for ever", e.ID, e.Table)
 }
 
 // KeptRetry is how long a batch waits whose delete left events or was refused, by its lease_no: 2 s, doubled each time, up to a minute.

@@ -12,14 +12,14 @@ import (
 )
 
 var editCases = []testCase{
-	{name: "edit/replay sends the new text", run: editReplayed},
+	{name: "edit/replay sends the new text", deletesOnly: true, run: editReplayed},
 	{name: "edit/replaces headers too", relayTableOnly: true, run: editHeaders},
 	{name: "edit/replaces opaque bytes", relayTableOnly: true, run: editBytes},
-	{name: "edit/replaces all open dead letters of an event", integerKeysOnly: true, run: editTwoDead},
-	{name: "edit/refuses what was closed or changed", run: editChanged},
-	{name: "edit/refuses an event that is in the buffer", run: editInBuffer},
+	{name: "edit/replaces all open dead letters of an event", deletesOnly: true, integerKeysOnly: true, run: editTwoDead},
+	{name: "edit/refuses what was closed or changed", deletesOnly: true, run: editChanged},
+	{name: "edit/refuses an event that is in the buffer", deletesOnly: true, run: editInBuffer},
 	{name: "edit/refuses the wrong part", run: editWrongPart},
-	{name: "edit/beside a replay", run: editBesideReplay},
+	{name: "edit/beside a replay", deletesOnly: true, run: editBesideReplay},
 }
 
 var sinksEditCases = []sinksTestCase{

@@ -28,6 +28,9 @@ type Harness struct {
 	Custom bool
 	// Delays reports whether the buffer has delayed events.
 	Delays bool
+	// Marked reports whether the rows of the custom tables stay and are marked: they have a column processed_at, the fixture shows
+	// only rows in which it is NULL, and those are events.
+	Marked bool
 	// UUIDKeys reports whether the key of the custom tables is a uuid without a cursor. The
 	// column id is an integer nevertheless, so that the cases can name rows by it, and the
 	// fixture converts between that id and the numbers that the relay gives to events.
@@ -51,6 +54,21 @@ type Options struct {
 	// key's column, and {other} for a key that no event has; {events} is the relay's own. "": it returns
 	// the table's columns unchanged.
 	Project string
+	// Where is the condition for an event of a custom table; "": every row is one.
+	Where string
+	// Marked: see [Harness.Marked].
+	Marked bool
+}
+
+// Marking returns the condition and the mark of a custom table; now is how SQL says it.
+func (o Options) Marking(now string) (where string, mark map[string]string) {
+	switch {
+	case !o.Marked:
+		return o.Where, nil
+	case o.Where == "":
+		return "processed_at IS NULL", map[string]string{"processed_at": now}
+	}
+	return "(" + o.Where + "\n) AND processed_at IS NULL", map[string]string{"processed_at": now}
 }
 
 // Fixture is an open buffer with access to its tables. One goroutine at a time calls its

@@ -26,7 +26,7 @@ func Run(t *testing.T, h Harness) {
 		archiveCases, archiveReplayCases, retentionCases, queueCases, queueSharingCases, rateCases, relayCases, pauseCases, auditCases, cancelCases, modelCases, peekCases, bytesCases, liveCases, delayedCases,
 	}
 	if h.Custom {
-		groups = append(groups, customCases, customErrorCases, customDeadCases)
+		groups = append(groups, customCases, customErrorCases, customDeadCases, customWhereCases)
 	} else {
 		groups = append(groups, orderCases)
 	}
@@ -50,6 +50,7 @@ type testCase struct {
 	stampOnly       bool // needs events that carry their group_id
 	rangeOnly       bool // needs a ledger that says which ids a batch holds
 	relayTableOnly  bool // needs a table of the relay's own
+	deletesOnly     bool // needs rows that are deleted when they are done
 	integerKeysOnly bool // needs an archive, or dead letters that the case writes by hand
 	delays          bool // needs delayed events
 	run             func(t *testing.T, h Harness)
@@ -58,5 +59,5 @@ type testCase struct {
 func (c *testCase) appliesTo(h Harness) bool {
 	ranged := h.Claim == buffer.ClaimRange
 	return (h.RowLocks || !c.rowLocksOnly) && (ranged || !c.rangeOnly) && (!ranged || !c.stampOnly) &&
-		(h.Delays || !c.delays) && (!h.Custom || !c.relayTableOnly) && (!h.UUIDKeys || !c.integerKeysOnly)
+		(h.Delays || !c.delays) && (!h.Custom || !c.relayTableOnly) && (!h.UUIDKeys || !c.integerKeysOnly) && (!h.Marked || !c.deletesOnly)
 }

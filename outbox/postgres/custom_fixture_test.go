@@ -66,7 +66,7 @@ func (s *customShape) ddl(table string, bytes bool) string {
 	return `
 CREATE TABLE ` + table + ` (` + s.first + `
 	topic text, key text, payload ` + payload + ` NOT NULL, headers json, created_at timestamptz NOT NULL DEFAULT clock_timestamp(), group_id uuid, available_at timestamptz,
-	parent_id bigint, seal text UNIQUE, raw bytea DEFAULT '\x00ff', "length" integer GENERATED ALWAYS AS (length(topic)) STORED,
+	parent_id bigint, seal text UNIQUE, processed_at timestamptz, raw bytea DEFAULT '\x00ff', "length" integer GENERATED ALWAYS AS (length(topic)) STORED,
 	` + s.id + `);
 CREATE INDEX ON ` + table + ` (available_at) WHERE available_at IS NOT NULL;
 CREATE TABLE IF NOT EXISTS parents (id bigint PRIMARY KEY, name text)`
@@ -91,5 +91,17 @@ func (s *customShape) projecting(table, project string) buffer.CustomTable {
 }
 
 func TestBuffer_CustomTable(t *testing.T) { buffertest.Run(t, customHarness(integerKeys)) }
+
+// TestBuffer_MarkedTable: rows that stay and are marked are to the relay as rows that are deleted.
+func TestBuffer_MarkedTable(t *testing.T) { buffertest.Run(t, marked(customHarness(integerKeys))) }
+
+func marked(h buffertest.Harness) buffertest.Harness {
+	open := h.Open
+	h.Marked, h.Open = true, func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
+		opt.Marked = true
+		return open(t, opt)
+	}
+	return h
+}
 
 func TestBuffer_CustomTableWithCursor(t *testing.T) { buffertest.Run(t, customHarness(cursorKeys)) }

@@ -75,6 +75,7 @@ func (p *testDB) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtu
 	var own buffer.CustomTable
 	if p.custom != nil {
 		own, schema.Custom = p.custom.projecting(table, p.opt.Project), true
+		own.Where, own.Mark = p.opt.Marking("now()")
 		if p.opt.Delays {
 			own.AvailableAt = "available_at"
 		}
@@ -137,7 +138,7 @@ func (p *testDB) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtu
 			if !query(t, p.pool, "SELECT to_regclass('outbox_batches') IS NOT NULL", pgx.RowTo[bool])[0] {
 				leased = "NULL" // a case has dropped it
 			}
-			return query(t, p.pool, "SELECT id, coalesce(e.group_id, "+leased+", '00000000-0000-0000-0000-000000000000') FROM "+table+" e ORDER BY id",
+			return query(t, p.pool, "SELECT id, coalesce(e.group_id, "+leased+", '00000000-0000-0000-0000-000000000000') FROM "+table+" e "+p.unmarked()+" ORDER BY id",
 				func(row pgx.CollectableRow) (r buffertest.Row, err error) {
 					var group string
 					err = row.Scan(&r.ID, &group)
@@ -297,4 +298,12 @@ func (a *applicationTx) Rollback(t buffertest.TB) {
 	if err := a.tx.Rollback(context.Background()); err != nil && err != pgx.ErrTxClosed { //nolint:errorlint // documented to be returned as it is
 		t.Fatalf("%v", err)
 	}
+}
+
+// unmarked is the condition for rows of a custom table that are not marked.
+func (p *testDB) unmarked() string {
+	if p.opt.Marked {
+		return "WHERE processed_at IS NULL"
+	}
+	return ""
 }

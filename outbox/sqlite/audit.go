@@ -44,7 +44,7 @@ WITH held AS MATERIALIZED (` + heldSQL + `), ledger AS MATERIALIZED (
 ), orphans AS MATERIALIZED (
   SELECT events FROM held WHERE NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = held.group_id)
 )
-SELECT (SELECT count(*) FROM outbox_events WHERE group_id IS NULL) - (SELECT coalesce(sum(unstamped), 0) FROM held),
+SELECT (SELECT count(*) FROM outbox_events AS e WHERE e.group_id IS NULL) - (SELECT coalesce(sum(unstamped), 0) FROM held),
        count(*) FILTER (WHERE state = 'leased'), coalesce(sum(events) FILTER (WHERE state = 'leased'), 0),
        count(*) FILTER (WHERE state = 'waiting'), coalesce(sum(events) FILTER (WHERE state = 'waiting'), 0),
        count(*) FILTER (WHERE state = 'delivered'), coalesce(sum(events) FILTER (WHERE state = 'delivered'), 0),

@@ -13,7 +13,7 @@ import (
 const (
 	// An event that several sinks take counts once.
 	unclaimedSQL = `
-SELECT (SELECT count(*) FROM outbox_events WHERE group_id IS NULL) - count(*) FROM (
+SELECT (SELECT count(*) FROM outbox_events AS e WHERE e.group_id IS NULL) - count(*) FROM (
   SELECT DISTINCT e.id
   FROM outbox_batches AS l CROSS JOIN json_each(l.members) AS run CROSS JOIN outbox_events AS e
   WHERE l.buffer = ?1 AND e.group_id IS NULL AND e.created_at <= l.newest_at

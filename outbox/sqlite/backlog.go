@@ -127,6 +127,36 @@ const renumberedSQL = `
 SELECT EXISTS (SELECT 1 FROM outbox_events WHERE group_id IS NULL AND id <= ?2
                AND id < (SELECT coalesce(min(first_id), 9223372036854775807) FROM outbox_batches WHERE buffer = ?1))`
 
+const (
+	// A row may become an event at any time after its insert.
+	lateEventsSQL = `
+SELECT EXISTS (SELECT 1 FROM outbox_events AS e WHERE e.group_id IS NULL AND e.id <= ?1)`
+
+	lastRowSQL = `
+SELECT coalesce(max(id), -9223372036854775808) FROM outbox_events`
+)
+
+// conditional reports whether only some rows are events.
+func (b *Buffer) conditional() bool { return b.config.Custom.Where != "" }
+
+// behind reports whether events lie at or before from, where the cursor is: those whose rows became events since it passed them, or whose ids are used
+// again.
+func (b *Buffer) behind(ctx context.Context, tx transaction, from int64) (found bool, err error) {
+	if !b.conditional() {
+		if err := tx.row(ctx, renumberedSQL, b.config.Table, from).Scan(&found); err == nil && found {
+			b.cursor.Renumbered()
+		}
+		return found, err
+	}
+	if !b.cursor.LateDue() {
+		return false, nil
+	}
+	began := time.Now()
+	err = tx.row(ctx, lateEventsSQL, from).Scan(&found)
+	b.cursor.LateSwept(time.Since(began), found)
+	return found, err
+}
+
 // sweep moves the cursor to the beginning and gives orphans a ledger row.
 func (b *Buffer) sweep(ctx context.Context) error {
 	var orphans bool
@@ -157,20 +187,25 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 		}
 	}
 	var (
-		backlog    buffer.Backlog
-		renumbered bool
-		from       = b.cursor.Position()
+		backlog buffer.Backlog
+		last    int64
+		from    = b.cursor.Position()
 	)
 	err := b.read(ctx, "counting the backlog", func(tx transaction) error {
 		if _, err := b.owner(ctx, tx); err != nil {
 			return err
 		}
-		if err := tx.row(ctx, renumberedSQL, b.config.Table, from).Scan(&renumbered); err != nil {
+		behind, err := b.behind(ctx, tx, from)
+		if err != nil {
 			return err
 		}
-		if renumbered {
-			b.cursor.Renumbered()
+		if behind {
 			from = watermark.Beginning
+		}
+		if b.conditional() {
+			if err := tx.row(ctx, lastRowSQL).Scan(&last); err != nil {
+				return err
+			}
 		}
 		free, err := b.free(ctx, tx, from)
 		if err != nil {
@@ -203,6 +238,9 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 		return buffer.Backlog{}, err
 	}
 	if limit > 0 && backlog.Unclaimed == 0 {
+		if b.conditional() {
+			b.cursor.Passed(last)
+		}
 		b.cursor.Exhausted(from)
 	}
 	return backlog, nil
@@ -283,7 +321,11 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 		oldest, oldestFresh sql.NullFloat64
 	)
 	err := b.read(ctx, "reading the status", func(tx transaction) error {
-		free, err := b.free(ctx, tx, b.cursor.Position())
+		from := b.cursor.Position()
+		if b.conditional() {
+			from = watermark.Beginning
+		}
+		free, err := b.free(ctx, tx, from)
 		if err != nil {
 			return err
 		}

@@ -23,7 +23,8 @@ import (
 // customTable is a buffer table that the application owns.
 //
 // In a statement of this package outbox_events stands for a view of the table with the columns id,
-// created_at and group_id, in the form that the relay's own table has them. Statements that change
+// created_at and group_id, in the form that the relay's own table has them. If only some rows are events, the condition
+// e.group_id IS NULL finds only those. Statements that change
 // the table, or read its rows, name it custom_events and its key custom_id.
 type customTable struct {
 	b *Buffer
@@ -92,7 +93,7 @@ func (c *customTable) readShape(ctx context.Context, tx *sql.Tx, s *shape) error
 		if strings.EqualFold(name, "group_id") {
 			s.bytes = isBytes(declared)
 		}
-		if strings.EqualFold(name, cmp.Or(c.b.config.Custom.CreatedAt, "created_at")) {
+		if strings.EqualFold(name, c.created()) {
 			created, s.ages = timeOf(db.Quote(name)), true
 		}
 		if hidden == 0 {
@@ -107,11 +108,21 @@ func (c *customTable) readShape(ctx context.Context, tx *sql.Tx, s *shape) error
 		group, isStamp = textOfUUID, "(typeof(group_id) = 'blob' AND length(group_id) = 16)"
 	}
 	table := db.Quote(c.b.config.Table)
-	view := "(SELECT " + db.Quote(c.b.config.Custom.ID) + " AS id, " + created + " AS created_at, " + group + " AS group_id FROM " + table + ")"
-	s.names = strings.NewReplacer(defaultTable, view, defaultArchive, db.Quote(c.b.config.Archive),
-		"custom_events", table, "custom_id", db.Quote(c.b.config.Custom.ID), "custom_columns", s.values(), "custom_is_stamp", isStamp)
+	columns := db.Quote(c.b.config.Custom.ID) + " AS id, " + created + " AS created_at, " + group + " AS group_id"
+	names := []string{
+		defaultArchive, db.Quote(c.b.config.Archive),
+		"custom_events", table, "custom_marks", c.assignments(), "custom_id", db.Quote(c.b.config.Custom.ID), "custom_columns", s.values(), "custom_is_stamp", isStamp,
+	}
+	if where := c.b.config.Custom.Where; where != "" {
+		columns += ", (\n" + where + "\n) AS is_event"
+		names = append(names, "e.group_id IS NULL", "e.group_id IS NULL AND e.is_event")
+	}
+	s.names = strings.NewReplacer(append(names, defaultTable, "(SELECT "+columns+" FROM "+table+" AS e)")...)
 	return nil
 }
+
+// created is the column that says when a row was inserted, if there is one.
+func (c *customTable) created() string { return cmp.Or(c.b.config.Custom.CreatedAt, "created_at") }
 
 // isBytes reports whether a column's declared type, in upper case, is one for bytes.
 func isBytes(declared string) bool {
@@ -173,8 +184,8 @@ const (
 	// that have no created_at are as old as their first claim, so that what is sent under one group_id stays the same.
 	pickCustomSQL = `
 SELECT coalesce(group_concat(id), ''), coalesce(group_concat(coalesce(created_at, '')), '')
-FROM (SELECT id, created_at FROM outbox_events WHERE id > ?1 AND group_id IS NULL
-      ORDER BY id LIMIT ?2)`
+FROM (SELECT e.id, e.created_at FROM outbox_events AS e WHERE e.id > ?1 AND e.group_id IS NULL
+      ORDER BY e.id LIMIT ?2)`
 
 	// ?1 to ?5 are an extent.
 	loadCustomSQL = `
@@ -188,6 +199,11 @@ FROM (SELECT id, created_at FROM outbox_events
 	stampCustomSQL = `
 UPDATE custom_events SET group_id = ?1
 WHERE custom_id BETWEEN ?2 AND ?3 AND group_id IS NULL`
+
+	// Between those that were picked are rows that are no events.
+	stampPickedCustomSQL = `
+UPDATE custom_events SET group_id = ?1
+WHERE custom_id IN (SELECT value FROM json_each(?2)) AND group_id IS NULL`
 )
 
 func (c *customTable) pick(ctx context.Context, tx transaction, batch *buffer.Lease, _ string, from int64, limit int) (err error) {
@@ -197,6 +213,9 @@ func (c *customTable) pick(ctx context.Context, tx transaction, batch *buffer.Le
 }
 
 func (c *customTable) stamp(ctx context.Context, tx transaction, batch *buffer.Lease) error {
+	if c.b.conditional() {
+		return c.b.stamped(len(batch.Events))(tx.exec(ctx, stampPickedCustomSQL, tx.shape.stampOf(batch.GroupID), idset.JSONIDs(batch.IDs())))
+	}
 	return c.b.stamped(len(batch.Events))(tx.exec(ctx, stampCustomSQL, tx.shape.stampOf(batch.GroupID), batch.FirstID, batch.LastID))
 }
 

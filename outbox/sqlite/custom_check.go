@@ -84,11 +84,37 @@ func (c *customTable) missing(ctx context.Context, tx transaction) (missing []bu
 	if len(missing) > 0 {
 		return missing, nil
 	}
+	if text, err := c.checkWhere(ctx); err != nil || text != "" {
+		add(text, "correct source.where: one condition on the columns of a row, such as status = 'ready', as in a partial index: without subqueries, table names and volatile functions")
+		return missing, err
+	}
+	if text, err := c.checkMark(ctx, tx); err != nil || text != "" {
+		add(text, "correct source.mark, SQL expressions by column, and source.where, which they make false")
+		return missing, err
+	}
 	if text, fix := c.checkProjection(ctx, tx); text != "" {
 		add(text, fix)
 		missing[0].Subject = notready.Projection
 	}
 	return missing, nil
+}
+
+// checkWhere returns what is wrong with source.where; "" if nothing is. An expression is right if it is both between CASE WHEN and THEN and in parentheses, which
+// its text could close. That nothing in it is volatile is what SQLite asks of a partial index; EXPLAIN makes none.
+func (c *customTable) checkWhere(ctx context.Context) (text string, err error) {
+	where, table := c.b.config.Custom.Where, db.Quote(c.b.config.Table)
+	if where == "" {
+		return "", nil
+	}
+	for _, statement := range []string{
+		"SELECT CASE WHEN " + where + "\nTHEN 1 END FROM " + table + " AS e WHERE (\n" + where + "\n) LIMIT 0",
+		"EXPLAIN CREATE INDEX relay_where ON " + table + " (" + db.Quote(c.b.config.Custom.ID) + ") WHERE " + where,
+	} {
+		if refused, err := c.refusal(ctx, statement); refused != "" || err != nil {
+			return "has a source.where that is not right: " + refused, err
+		}
+	}
+	return "", nil
 }
 
 // checkProjection prepares the projection, which runs nothing of it, and returns what is wrong; "" if
@@ -123,7 +149,11 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 		plan = "projection plan"
 	)
 	// An index on group_id has the key too, in order.
-	d.claimPlan(ctx, pickCustomSQL, "USING INTEGER PRIMARY KEY", "(group_id=? AND rowid>?)")
+	if c.b.conditional() {
+		c.diagnoseWhere(ctx, d)
+	} else {
+		d.claimPlan(ctx, pickCustomSQL, "USING INTEGER PRIMARY KEY", "(group_id=? AND rowid>?)")
+	}
 	var (
 		f     customFacts
 		s     *shape
@@ -156,10 +186,12 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 		d.warn("ages", "no column of table "+table+" says when a row was inserted: the age of waiting events is unknown, and relay_oldest_pending_seconds is absent",
 			"add such a column, and name it as source.created_at")
 	}
-	if unsent := c.b.config.Custom.Unsent(s.columns); unsent != nil {
+	if unsent := c.b.config.Custom.Unsent(s.columns); unsent != nil && !c.b.marks() {
 		d.findings = append(d.findings, projection.Unsent(unsent, table))
 	}
-	c.marks(ctx, d, s.columns)
+	if c.b.config.Custom.Where == "" {
+		c.marks(ctx, d, s.columns)
+	}
 	if step := tableScan(steps); step != "" {
 		fix := "create an index on the column by which that table is joined"
 		if !uses && !f.groupIndexed {
@@ -189,6 +221,27 @@ func (c *customTable) marks(ctx context.Context, d *diagnosis, columns []string)
 			d.findings = append(d.findings, projection.Marked(strconv.Itoa(n), table, condition))
 		}
 	}
+}
+
+// diagnoseWhere adds whether an index has only the rows that are events.
+func (c *customTable) diagnoseWhere(ctx context.Context, d *diagnosis) {
+	const about = "source.where"
+	var steps []string
+	err := c.b.begin(ctx, c.b.db, readOnly, func(tx transaction) (err error) {
+		steps, err = planSteps(tx.rows(ctx, "EXPLAIN QUERY PLAN "+pickCustomSQL, 0, 1000))
+		return err
+	})
+	if err != nil { // tables says what is missing
+		return
+	}
+	if plan := strings.Join(steps, ", "); strings.Contains(plan, " INDEX ") {
+		d.ok(about, "a claim finds events by an index: "+plan)
+		return
+	}
+	table := c.b.config.Table
+	d.warn(about, "no index of table "+db.Quote(table)+" has only events: claims and counts read rows that are no events, too",
+		"CREATE INDEX "+db.Quote(table+"_unsent")+" ON "+db.Quote(table)+" ("+db.Quote(c.b.config.Custom.ID)+") WHERE "+strings.Join(strings.Fields(c.b.config.Custom.Where), " ")+
+			" -- without a part that depends on the time")
 }
 
 // projectionPlan returns the plan of the projection, and whether it uses {events}.

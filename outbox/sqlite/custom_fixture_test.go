@@ -24,6 +24,18 @@ func TestBuffer_CustomTableBytes(t *testing.T) {
 	buffertest.Run(t, customHarness("contact_activity_events", "BLOB"))
 }
 
+// TestBuffer_MarkedTable: rows that stay and are marked are to the relay as rows that are deleted.
+func TestBuffer_MarkedTable(t *testing.T) {
+	t.Parallel()
+	h := customHarness("contact_activity_events", "TEXT")
+	open := h.Open
+	h.Marked, h.Open = true, func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
+		opt.Marked = true
+		return open(t, opt)
+	}
+	buffertest.Run(t, h)
+}
+
 func customHarness(table, group string) buffertest.Harness {
 	return buffertest.Harness{Claim: buffer.ClaimStamp, Custom: true, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
 		p := newTestDB(t, opt)
@@ -43,7 +55,7 @@ func (p *testDB) makeCustom(t testing.TB, table string) buffer.CustomTable {
 			topic, key TEXT, payload, headers TEXT,
 			created_at DATETIME NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
 			group_id ` + p.group + `,
-			parent_id INTEGER, seal TEXT UNIQUE, raw BLOB,
+			parent_id INTEGER, seal TEXT UNIQUE, raw BLOB, processed_at TEXT,
 			upper_topic AS (upper(topic)), length_of_it AS (length(topic)) STORED
 		)`)
 	testkit.NoError(t, err)
@@ -51,7 +63,8 @@ func (p *testDB) makeCustom(t testing.TB, table string) buffer.CustomTable {
 	if project == "" {
 		project = "SELECT id, topic, key, payload, headers, created_at FROM {table} WHERE group_id = {group}"
 	}
-	return buffer.CustomTable{ID: "id", Project: strings.NewReplacer("{table}", quote(table), "{group}", "?", "{id}", "id", "{other}", "1000000").Replace(project)}
+	where, mark := p.opt.Marking("strftime('%Y-%m-%dT%H:%M:%fZ', 'now')")
+	return buffer.CustomTable{ID: "id", Where: where, Mark: mark, Project: strings.NewReplacer("{table}", quote(table), "{group}", "?", "{id}", "id", "{other}", "1000000").Replace(project)}
 }
 
 var uuidText = regexp.MustCompile(`'([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{12})'`)

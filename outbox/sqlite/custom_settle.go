@@ -75,6 +75,9 @@ func (c *customTable) remove(ctx context.Context, tx transaction, batch *buffer.
 			return 0, err
 		}
 	}
+	if c.b.marks() {
+		return c.mark(ctx, tx, batch, which)
+	}
 	return tx.exec(ctx, deleteCustomSQL, tx.shape.stamped(which).args()[:4]...)
 }
 
@@ -156,10 +159,13 @@ func (c *customTable) replayAfter(ctx context.Context, args []any, by closing, l
 		if _, _, err := c.b.negotiate(ctx, tx); err != nil {
 			return err
 		}
-		group := buffer.NewGroupID()
+		group, pick := buffer.NewGroupID(), pickReplayCustomSQL
+		if c.b.marks() {
+			pick = pickReplayMarkedSQL
+		}
 		var rowids, ids []int64
 		for size, full := 0, false; len(ids) < limit && !full; {
-			dead, err := readLetters(tx.rows(ctx, pickReplayCustomSQL, append(slices.Clone(args), limit-len(ids), last)...))
+			dead, err := readLetters(tx.rows(ctx, pick, append(slices.Clone(args), limit-len(ids), last)...))
 			if err != nil {
 				return err
 			}
@@ -206,11 +212,16 @@ func (c *customTable) holds(ctx context.Context, tx transaction, d letter, claim
 	return reflect.DeepEqual(decoded[0], decoded[1]), nil
 }
 
-// putBack inserts a dead letter's row under a stamp. accepted: the table's constraints allow it.
+// putBack inserts a dead letter's row under a stamp, or takes the mark off if it is still there. accepted: the table's constraints allow it.
 func (c *customTable) putBack(ctx context.Context, tx transaction, d letter, group uuid.UUID) (accepted bool, err error) {
 	row, err := rowjson.Decode(d.row)
 	if err != nil {
 		return false, err
+	}
+	if c.b.marks() {
+		if accepted, gone, err := c.unmark(ctx, tx, d, row, group); !gone || err != nil {
+			return accepted, err
+		}
 	}
 	var (
 		columns []string

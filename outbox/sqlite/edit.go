@@ -72,7 +72,9 @@ func (b *Buffer) EditDead(ctx context.Context, e buffer.DeadEdit) error {
 		rows, err = tx.rows(ctx, existingSQL, idset.JSONIDs([]int64{e.ID}))
 		existing, err := db.Column[int64](rows, err)
 		if err == nil && len(existing) > 0 {
-			err = buffer.ErrEventWaits
+			if err = buffer.ErrEventWaits; b.marks() {
+				err = fmt.Errorf("%w; it is in table %s: change it there, and replay", err, b.config.Table)
+			}
 		}
 		if err != nil {
 			return err

@@ -215,12 +215,16 @@ func (p *testDB) rows(t buffertest.TB, table string) []buffertest.Row {
 	if !batches[0] { // a test dropped it
 		return query(t, p.db, "SELECT id FROM "+quote(table)+" ORDER BY id", func(rows *sql.Rows) (r buffertest.Row, err error) { return r, rows.Scan(&r.ID) })
 	}
+	unmarked := ""
+	if p.opt.Marked {
+		unmarked = "WHERE processed_at IS NULL"
+	}
 	return query(t, p.db, `
 		SELECT id, coalesce(CASE WHEN typeof(group_id) = 'blob' THEN hex(group_id) ELSE group_id END, (
 		         SELECT l.group_id FROM outbox_batches AS l, json_each(l.members) AS run
 		         WHERE l.buffer = '`+strings.ReplaceAll(table, "'", "''")+`' AND e.id BETWEEN run.value ->> 0 AND run.value ->> 1
 		       ), '00000000-0000-0000-0000-000000000000')
-		FROM `+quote(table)+` AS e ORDER BY id`,
+		FROM `+quote(table)+` AS e `+unmarked+` ORDER BY id`,
 		func(rows *sql.Rows) (r buffertest.Row, err error) {
 			return r, rows.Scan(&r.ID, &r.GroupID)
 		})

@@ -341,8 +341,9 @@ var refusals = []int{sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_ERROR, sqlite3.SQ
 func (l ledger) refused(ctx context.Context, batch *buffer.Lease, err error) error {
 	_, unstamped := errors.AsType[*buffer.UnstampedError](err)
 	_, unburied := errors.AsType[*buffer.UnburiedError](err)
+	_, marked := errors.AsType[*buffer.MarkedError](err)
 	switch code := db.Code(err); {
-	case unstamped, unburied:
+	case unstamped, unburied, marked:
 	case slices.Contains(refusals, code) && !errors.Is(err, buffer.ErrNotReady):
 	default:
 		return err

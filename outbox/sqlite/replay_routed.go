@@ -86,7 +86,11 @@ func (b *Buffer) replayRoutedAfter(ctx context.Context, args []any, by closing, 
 		for i := range picked {
 			ids = append(ids, picked[i].id)
 		}
-		rows, err := tx.rows(ctx, existingSQL, idset.JSONIDs(slices.Compact(ids)))
+		held := existingSQL
+		if b.marks() {
+			held = claimedSQL
+		}
+		rows, err := tx.rows(ctx, held, idset.JSONIDs(slices.Compact(ids)))
 		existing, err := db.Column[int64](rows, err)
 		if err != nil {
 			return err

@@ -92,7 +92,7 @@ func (b *Buffer) Settle(ctx context.Context, batch *buffer.Lease, all []buffer.O
 		return err
 	})
 	if err == nil && kept > 0 {
-		return &buffer.KeptError{Table: b.config.Table, Kept: kept, Of: of, RetryIn: buffer.KeptRetry(batch.LeaseNo)}
+		return &buffer.KeptError{Table: b.config.Table, Kept: kept, Of: of, Marked: b.marks(), RetryIn: buffer.KeptRetry(batch.LeaseNo)}
 	}
 	return err
 }

@@ -123,7 +123,7 @@ func (b *Backlog) Repair(ctx context.Context) (buffer.Repair, error) {
 		return nil
 	}
 	err = b.base.DB.Transact(
-		ctx, begin, b.adopt(t, &r.Adopted, math.MinInt64, math.MaxInt64),
+		ctx, begin, b.adopt(t, t.Statements.AdoptAll, &r.Adopted, math.MinInt64, math.MaxInt64),
 		pg.Step{SQL: t.Statements.RemoveEmpty, Args: []string{t.Buffer}, Affected: &r.Removed},
 		pg.Step{SQL: t.Statements.CorrectCounts, Args: []string{t.Buffer, pg.Bool(b.base.Ordered)}, Affected: &r.Corrected},
 	)

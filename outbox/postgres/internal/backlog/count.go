@@ -103,7 +103,7 @@ func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (backl
 			Args: []string{t.Sequence, t.Buffer, t.Events, t.Schema},
 			Row: func(v [][]byte) error {
 				count.LastValue, count.Numbering = pg.ReadInt8(v[0]), t.Numbering(v[1], v[2], v[3])
-				count.Blocks = v[4] != nil && pg.ReadBool(v[4])
+				count.Blocks, count.Conditional = v[4] != nil && pg.ReadBool(v[4]), t.Conditional
 				var since time.Time
 				if v[6] != nil {
 					since = pg.ReadTime(v[6])

@@ -81,13 +81,14 @@ func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 		fresh freshEvents
 		at    = map[string]int{} // the sinks, by present, former and configured name
 	)
-	floor, lastValue := b.watermarks.Span()
+	_, lastValue := b.watermarks.Span()
+	after := b.watermarks.UnclaimedAfter(t.Conditional)
 	steps := []pg.Step{
 		pg.ReadTx(b.base.DB.StatementTimeout, pg.PlanByPrimaryKey...),
 		{
 			SQL: t.Statements.Status,
 			Args: []string{
-				t.Buffer, pg.Int(floor), pg.Int(lastValue), b.base.Pipeline, t.Events, pg.Int(buffer.PendingExact + 1),
+				t.Buffer, pg.Int(after), pg.Int(lastValue), b.base.Pipeline, t.Events, pg.Int(buffer.PendingExact + 1),
 			},
 			Row: func(v [][]byte) error {
 				s.Leased, s.Waiting, s.Delivered = pg.ReadInt8(v[0]), pg.ReadInt8(v[1]), pg.ReadInt8(v[2])

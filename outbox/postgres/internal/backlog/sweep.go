@@ -54,7 +54,7 @@ func (b *Backlog) fullSweep(ctx context.Context, t *ledger.Tables, limit int, mo
 	took := time.Since(began)
 	whole := sweep.end(w, timedOut || err != nil, took)
 	if err == nil && !timedOut {
-		b.watermarks.FullySwept(w.late, from, whole, took, time.Now())
+		b.watermarks.FullySwept(w.late, w.first, whole, took, time.Now())
 	}
 	if err == nil && orphaned && whole && b.base.InOrder() {
 		b.watermarks.ForgetDue()
@@ -68,6 +68,7 @@ func (b *Backlog) fullSweep(ctx context.Context, t *ledger.Tables, limit int, mo
 // window is what a sweep has found from one id on.
 type window struct {
 	asked, rows   int64 // rows < asked: it was the last one
+	first         int64 // where its late events begin, at the earliest
 	last          int64
 	late, orphans int
 }
@@ -82,7 +83,10 @@ func (b *Backlog) sweepWindow(ctx context.Context, t *ledger.Tables, from, upTo,
 	err = b.base.DB.Transact(ctx, begin, pg.Step{
 		SQL: t.Statements.FullSweep, Args: []string{t.Buffer, pg.Int(before), pg.Int(upTo), pg.Int(rows), pg.Int(from), pg.Bool(b.base.InOrder())},
 		Row: func(v [][]byte) error {
-			w = window{asked: rows, rows: pg.ReadInt8(v[1]), late: int(pg.ReadInt8(v[2])), last: math.MaxInt64}
+			w = window{asked: rows, rows: pg.ReadInt8(v[1]), late: int(pg.ReadInt8(v[2])), last: math.MaxInt64, first: from}
+			if len(v) > 3 && v[3] != nil {
+				w.first = pg.ReadInt8(v[3])
+			}
 			if w.rows == rows {
 				w.last = pg.ReadInt8(v[0])
 			}
@@ -97,7 +101,7 @@ func (b *Backlog) sweepWindow(ctx context.Context, t *ledger.Tables, from, upTo,
 		adopted = buffer.Count{}
 		return nil
 	}
-	err = b.base.DB.Transact(ctx, begin, b.adopt(t, &adopted, from, w.last))
+	err = b.base.DB.Transact(ctx, begin, b.adopt(t, t.Statements.Adopt, &adopted, from, w.last))
 	w.orphans = int(adopted.Batches)
 	return w, err
 }
@@ -139,13 +143,13 @@ RETURNING events::bigint`
 const NewGroupSQL = `(lpad(to_hex((extract(epoch FROM clock_timestamp()) * 1000)::bigint), 12, '0') || '7' ||
                     substr(replace(gen_random_uuid()::text, '-', ''), 14))::uuid`
 
-// adopt is the step that gives orphans with these ids a ledger row.
-func (b *Backlog) adopt(t *ledger.Tables, adopted *buffer.Count, from, last int64) pg.Step {
+// adopt is the step that gives orphans with these ids a ledger row, by one of the statements for it.
+func (b *Backlog) adopt(t *ledger.Tables, sql string, adopted *buffer.Count, from, last int64) pg.Step {
 	args := []string{t.Buffer, b.base.Owner, pg.Bool(b.base.Ordered), b.base.ClaimsFor()}
 	if t.Statements.Windows {
 		args = append(args, pg.Int(from), pg.Int(last))
 	}
-	return pg.Step{SQL: t.Statements.Adopt, Args: args, Row: func(v [][]byte) error {
+	return pg.Step{SQL: sql, Args: args, Row: func(v [][]byte) error {
 		adopted.Batches++
 		adopted.Events += pg.ReadInt8(v[0])
 		return nil

@@ -49,6 +49,11 @@ func Check(ctx context.Context, db *pg.DB, t Facts, c Config, missing *catalog.F
 	if len(*missing) > before { // the projection would fail for the same reason
 		return nil
 	}
+	for _, check := range []func(context.Context, *pg.DB, Facts, Config, *catalog.Findings) error{checkWhere, checkMark} {
+		if err := check(ctx, db, t, c, missing); err != nil || len(*missing) > before { // without the condition nothing can be read, either
+			return err
+		}
+	}
 	var wrong catalog.Findings
 	err := checkProjection(ctx, db, t, c, &wrong)
 	for _, f := range wrong {
@@ -198,9 +203,18 @@ func checkPrivileges(ctx context.Context, db *pg.DB, t Facts, c Config, missing 
 	}
 	role = t.Table.Role
 	var denied []string
-	for i, granted := range []bool{t.Table.CanSelect, canStamp, t.Table.CanDelete} {
+	for i, granted := range []bool{t.Table.CanSelect, canStamp, t.Table.CanDelete || c.Mark != nil} {
 		if !granted {
 			denied = append(denied, []string{"SELECT", "UPDATE (group_id)", "DELETE"}[i])
+		}
+	}
+	if c.Mark != nil {
+		privilege, err := markDenied(ctx, db, t, c)
+		if err != nil {
+			return err
+		}
+		if privilege != "" {
+			denied = append(denied, privilege)
 		}
 	}
 	missing.AddDenied("table "+t.Table.Quoted, t.Table.Quoted, role, denied...)

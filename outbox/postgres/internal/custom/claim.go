@@ -130,11 +130,11 @@ func (t *Table) Read(ctx context.Context, batch *buffer.Lease) error {
 // Peek projects the events that a claim would take first, in a claim that is rolled back: one transaction, whose settings change within it.
 func (t *Table) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 	var (
-		p        = t.newProjecting(buffer.NewGroupID())
-		clock    time.Time
-		rows     = map[int64][]byte{}
-		floor, _ = t.Watermarks.Span()
-		stamp    = []byte(`"group_id":"` + p.groupID.String() + `"`)
+		p     = t.newProjecting(buffer.NewGroupID())
+		clock time.Time
+		rows  = map[int64][]byte{}
+		after = t.Watermarks.UnclaimedAfter(t.tables.Conditional)
+		stamp = []byte(`"group_id":"` + p.groupID.String() + `"`)
 	)
 	begin := t.Base.DB.WriteTx(t.Base.DB.StatementTimeout, pg.PlanByPrimaryKey...)
 	begin.Row = p.Reset
@@ -142,7 +142,7 @@ func (t *Table) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 		{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
 		begin,
 		{
-			SQL: t.tables.SQL(t.either(peekSQL, peekUUIDSQL)), Args: []string{p.groupID.String(), pg.Int(floor), pg.Int(int64(limit)), t.tables.Buffer, t.Base.Owner},
+			SQL: t.tables.SQL(t.either(peekSQL, peekUUIDSQL)), Args: []string{p.groupID.String(), pg.Int(after), pg.Int(int64(limit)), t.tables.Buffer, t.Base.Owner},
 			Row: func(v [][]byte) error {
 				clock = pg.ReadTime(v[4])
 				if err := p.readClaimed(v); err != nil {

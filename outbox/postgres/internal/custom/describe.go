@@ -53,7 +53,7 @@ func checkProjection(ctx context.Context, db *pg.DB, t Facts, c Config, missing 
 	rows := strings.ReplaceAll(rowsDescribedSQL, "custom_events", t.Table.Quoted)
 	project, _ := projection.Expand(c.Project, rows)
 	before := len(*missing)
-	if err := checkPlanters(ctx, db, t, c.Project, missing); err != nil || len(*missing) > before { // parsing it runs code
+	if err := checkPlanters(ctx, db, t, "source.project", c.Project, missing); err != nil || len(*missing) > before { // parsing it runs code
 		return err
 	}
 	d, err := describe(ctx, db, t.path(), project)
@@ -166,11 +166,7 @@ func misread(project, rows string, err *pgconn.PgError) string {
 		line, column := place(project, rows, int(err.Position))
 		where = fmt.Sprintf(" at line %d, column %d", line, column)
 	}
-	text := "source.project is not right" + where + ": " + err.Message
-	if err.Hint != "" {
-		text += " (" + strings.TrimSuffix(err.Hint, ".") + ")"
-	}
-	return text
+	return "source.project is not right" + where + ": " + withHint(err)
 }
 
 // place returns line and column of a position in the expanded projection. All three count characters from 1.

@@ -2,6 +2,7 @@ package custom
 
 import (
 	"context"
+	"errors"
 	"fmt"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -41,5 +42,9 @@ func (t *Table) EditDead(ctx context.Context, e buffer.DeadEdit) error {
 		return fmt.Errorf("editing a dead letter: event %s is a row of a custom table; expected its row", id)
 	}
 	s := deadletter.EditStatements{Lock: lockEditedSQL, Edit: editSQL, Waits: waitsSQL}
-	return deadletter.New(t.Base).Edit(ctx, t.tables, s, id, pg.Text(string(e.Old)), pg.Text(string(e.New)))
+	err := deadletter.New(t.Base).Edit(ctx, t.tables, s, id, pg.Text(string(e.Old)), pg.Text(string(e.New)))
+	if t.marks() && errors.Is(err, buffer.ErrEventWaits) {
+		return fmt.Errorf("%w; it is in table %s: change it there, and replay", err, t.tables.Events)
+	}
+	return err
 }

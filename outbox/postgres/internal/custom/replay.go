@@ -16,7 +16,7 @@ import (
 const (
 	pickSQL = deadletter.PickReplayedSQL + `
     AND d.event_row IS NOT NULL AND ($10::bigint IS NULL OR (d.event_id, d.group_id) > ($10::bigint, $11::uuid))
-    AND NOT EXISTS (SELECT FROM custom_events e WHERE e.custom_id = d.custom_id)
+    AND NOT EXISTS (SELECT FROM custom_events e WHERE e.custom_id = d.custom_id AND custom_held)
   ORDER BY d.event_id, d.group_id LIMIT $9::bigint
   FOR UPDATE OF d SKIP LOCKED` + deadletter.FitSQL
 
@@ -24,27 +24,32 @@ const (
 SELECT event_id, group_id FROM picked`
 
 	// Columns that the database computes are left to it. The last dead letter that was read comes with how many went back.
-	replaySQL = putSQL + `
+	replaySQL     = putSQL + replayedRowSQL + closedSQL
+	replayUUIDSQL = putSQL + replayedRowUUIDSQL + closedSQL
+
+	replayedRowSQL = `
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, error)
   SELECT $12::uuid, $13, 'stamp', 'waiting', 0, clock_timestamp(), $14, 0,
          0, 0, count(*), min(id), max(id), min(created_at), 'replayed'
-  FROM put HAVING count(*) > 0` + closedSQL
+  FROM put HAVING count(*) > 0`
 
-	replayUUIDSQL = putSQL + `
+	replayedRowUUIDSQL = `
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, error, uuids)
   SELECT $12::uuid, $13, 'stamp', 'waiting', 0, clock_timestamp(), $14, 0,
          0, 0, n, first_id, first_id + n - 1, oldest_at, 'replayed', uuids
   FROM (SELECT count(*) AS n, nextval('outbox_numbers') + 1 AS first_id, array_agg(id ORDER BY created_at, id) AS uuids,
                min(created_at) AS oldest_at
-        FROM put HAVING count(*) > 0) block` + closedSQL
+        FROM put HAVING count(*) > 0) block`
 
-	putSQL = pickSQL + `), chosen AS MATERIALIZED (
+	chosenSQL = `), chosen AS MATERIALIZED (
   SELECT DISTINCT ON (d.custom_id) d.custom_id AS id, d.event_id, d.group_id, d.event_row, $12::uuid AS stamp
   FROM picked p JOIN outbox_dead_letters d ON d.pipeline = $1 AND d.event_id = p.event_id AND d.group_id = p.group_id
   ORDER BY d.custom_id, d.event_id, d.group_id
-), put AS (
+`
+
+	putSQL = pickSQL + chosenSQL + `), put AS (
   INSERT INTO custom_events AS e (custom_columns)
   OVERRIDING SYSTEM VALUE
   SELECT custom_values FROM chosen c, json_populate_record(NULL::custom_events, c.event_row) r
@@ -84,11 +89,11 @@ func (t *Table) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (rep
 		var (
 			steps         = []pg.Step{begin, dead.LockForReplay()}
 			group         = buffer.NewGroupID().String()
-			next, putBack = nextSQL, t.either(replaySQL, replayUUIDSQL)
+			next, putBack = nextSQL, t.replays()
 			picked1, args = append([]string{"1"}, after...), append(append([]string{pg.Int(int64(size))}, after...), group, t.tables.Buffer, t.Base.Owner)
 		)
 		if t.Base.Sinks != nil {
-			next, putBack = nextRoutedSQL, t.either(replayRoutedSQL, replayRoutedUUIDSQL)
+			next = nextRoutedSQL
 			picked1 = append([]string{"1", t.tables.Buffer}, after...)
 			args = append([]string{pg.Int(int64(size)), t.tables.Buffer}, after...)
 			steps = append(steps, pg.Step{SQL: dead.SQL(t.tables, t.either(lockRoutedSQL, lockRoutedUUIDSQL)), Args: dead.Match(f, args...)})

@@ -34,7 +34,9 @@ SELECT event_id, group_id FROM picked`
 	// groupOfRow is how the group_id is taken out of the text of a row. What is left tells whether the row is the dead letter's: an id may be used again.
 	groupOfRow = `'"group_id":("[^"]*"|null)', ''`
 
-	replayRoutedSQL = pickRoutedSQL + `, named AS MATERIALIZED (
+	replayRoutedSQL = replayRoutedHeadSQL + putRoutedSQL + replayRoutedTailSQL + deadletter.ClosedRoutedSQL
+
+	replayRoutedHeadSQL = pickRoutedSQL + `, named AS MATERIALIZED (
   SELECT event_id, group_id, coalesce((
            SELECT s.sink FROM outbox_sinks s WHERE s.buffer = $10 AND s.dropped_at IS NULL AND d.sink IN (SELECT unnest(s.sink || s.formerly))
            ORDER BY s.sink <> d.sink LIMIT 1), '*') AS sink
@@ -61,19 +63,23 @@ SELECT event_id, group_id FROM picked`
   FROM joining j JOIN custom_events e ON e.custom_id = j.event_id
   WHERE NOT j.has GROUP BY j.sink, j.claim_id
 ), gone AS MATERIALIZED (
-  SELECT c.event_id, c.group_id, c.sink FROM chosen c
-  WHERE NOT EXISTS (SELECT FROM custom_events e WHERE e.custom_id = c.event_id)
+  SELECT c.event_id, c.group_id, c.sink FROM chosen c JOIN outbox_dead_letters d ON d.pipeline = $1 AND d.event_id = c.event_id AND d.group_id = c.group_id
+  WHERE NOT EXISTS (SELECT FROM custom_events e WHERE e.custom_id = c.event_id AND custom_held)
 ), letters AS MATERIALIZED (
   SELECT DISTINCT ON (g.event_id) g.event_id AS id, d.event_row, CASE g.sink WHEN '*' THEN $14::uuid ELSE $13::uuid END AS stamp
   FROM gone g JOIN outbox_dead_letters d ON d.pipeline = $1 AND d.event_id = g.event_id AND d.group_id = g.group_id
   ORDER BY g.event_id, g.sink
-), put AS (
+)`
+
+	putRoutedSQL = `, put AS (
   INSERT INTO custom_events AS e (custom_columns)
   OVERRIDING SYSTEM VALUE
   SELECT custom_values FROM letters c, json_populate_record(NULL::custom_events, c.event_row) r
   ON CONFLICT DO NOTHING
   RETURNING e.custom_id::bigint AS id, e.created_at AS created_at, e.group_id
-), back AS MATERIALIZED (
+)`
+
+	replayRoutedTailSQL = `, back AS MATERIALIZED (
   SELECT g.event_id, g.group_id, g.sink, p.created_at FROM gone g JOIN put p ON p.id = g.event_id
   WHERE p.group_id = CASE g.sink WHEN '*' THEN $14::uuid ELSE $13::uuid END
 ), claimed AS (
@@ -89,11 +95,13 @@ SELECT event_id, group_id FROM picked`
   SELECT $14::uuid, $10, 'stamp', 'waiting', 0, clock_timestamp(), $15, 0,
          0, 0, count(*), min(event_id), max(event_id), min(created_at), 'replayed', '*'
   FROM back WHERE sink = '*' HAVING count(*) > 0
-)` + deadletter.ClosedRoutedSQL
+)`
 
 	// replayRoutedUUIDSQL is replayRoutedSQL for events that are found by their uuids. Those that go back get new numbers, one for each event:
 	// its dead letters may have several, each from another claim. One that still waits has the number of its claim.
-	replayRoutedUUIDSQL = pickRoutedSQL + `, named AS MATERIALIZED (
+	replayRoutedUUIDSQL = replayRoutedHeadUUIDSQL + putRoutedUUIDSQL + replayRoutedTailUUIDSQL + deadletter.ClosedRoutedSQL
+
+	replayRoutedHeadUUIDSQL = pickRoutedSQL + `, named AS MATERIALIZED (
   SELECT event_id, group_id, d.custom_id AS id, coalesce((
            SELECT s.sink FROM outbox_sinks s WHERE s.buffer = $10 AND s.dropped_at IS NULL AND d.sink IN (SELECT unnest(s.sink || s.formerly))
            ORDER BY s.sink <> d.sink LIMIT 1), '*') AS sink
@@ -118,19 +126,23 @@ SELECT event_id, group_id FROM picked`
   FROM joining j JOIN custom_events e ON e.custom_id = j.id
   WHERE NOT j.has GROUP BY j.sink, j.claim_id
 ), gone AS MATERIALIZED (
-  SELECT c.id, c.event_id, c.group_id, c.sink FROM chosen c
-  WHERE NOT EXISTS (SELECT FROM custom_events e WHERE e.custom_id = c.id)
+  SELECT c.id, c.event_id, c.group_id, c.sink FROM chosen c JOIN outbox_dead_letters d ON d.pipeline = $1 AND d.event_id = c.event_id AND d.group_id = c.group_id
+  WHERE NOT EXISTS (SELECT FROM custom_events e WHERE e.custom_id = c.id AND custom_held)
 ), letters AS MATERIALIZED (
   SELECT DISTINCT ON (g.id) g.id, d.event_row, CASE g.sink WHEN '*' THEN $14::uuid ELSE $13::uuid END AS stamp
   FROM gone g JOIN outbox_dead_letters d ON d.pipeline = $1 AND d.event_id = g.event_id AND d.group_id = g.group_id
   ORDER BY g.id, g.sink
-), put AS (
+)`
+
+	putRoutedUUIDSQL = `, put AS (
   INSERT INTO custom_events AS e (custom_columns)
   OVERRIDING SYSTEM VALUE
   SELECT custom_values FROM letters c, json_populate_record(NULL::custom_events, c.event_row) r
   ON CONFLICT DO NOTHING
   RETURNING e.custom_id AS id, e.created_at AS created_at, e.group_id
-), block AS MATERIALIZED (
+)`
+
+	replayRoutedTailUUIDSQL = `, block AS MATERIALIZED (
   SELECT nextval('outbox_numbers') + 1 AS first
 ), numbered AS MATERIALIZED (
   SELECT id, created_at, group_id, first + row_number() OVER (ORDER BY group_id, created_at, id) - 1 AS n FROM put, block
@@ -150,5 +162,5 @@ SELECT event_id, group_id FROM picked`
   SELECT $14::uuid, $10, 'stamp', 'waiting', 0, clock_timestamp(), $15, 0,
          0, 0, count(*), min(n), max(n), min(created_at), 'replayed', '*', array_agg(id ORDER BY n)
   FROM back WHERE sink = '*' HAVING count(*) > 0
-)` + deadletter.ClosedRoutedSQL
+)`
 )

@@ -40,23 +40,20 @@ func (t *Table) SettleSteps(with *ledger.Settlement, o *outcomes.Set) []pg.Step 
 		return append(steps, s.sharedSteps(o)...)
 	}
 	delivered, dead := o.IDs(s.Batch)
-	plainSQL, archivedSQL := deleteSQL, archiveDeletedSQL
-	if s.Batch.DeliveryRecorded() {
-		plainSQL, archivedSQL = deleteUnlockedSQL, archiveUnlockedSQL
-	}
+	sql := t.removals(s.Batch.DeliveryRecorded(), false)
 	if s.Tables.Archive {
 		if len(delivered) > 0 {
 			slices.Sort(delivered)
-			steps = append(steps, s.Deleting(len(delivered), pg.Step{
-				SQL: s.Tables.SQL(archivedSQL), Args: append([]string{s.Batch.GroupID.String(), s.finds(delivered)}, s.contents(delivered)...),
+			steps = append(steps, t.removing(with, len(delivered), true, pg.Step{
+				SQL: s.Tables.SQL(sql.archived), Args: append([]string{s.Batch.GroupID.String(), s.finds(delivered)}, s.contents(delivered)...),
 			}))
 		}
-	} else { // then both are only deleted
+	} else { // then both are only deleted or marked
 		dead = append(delivered, dead...)
 	}
 	if len(dead) > 0 {
 		slices.Sort(dead)
-		steps = append(steps, s.Deleting(len(dead), pg.Step{Prepare: true, SQL: s.Tables.SQL(plainSQL), Args: []string{s.Batch.GroupID.String(), s.finds(dead)}}))
+		steps = append(steps, t.removing(with, len(dead), false, pg.Step{Prepare: true, SQL: s.Tables.SQL(sql.plain), Args: []string{s.Batch.GroupID.String(), s.finds(dead)}}))
 	}
 	if !s.Batch.DeliveryRecorded() {
 		s.RecordKept(func() pg.Step {

@@ -34,9 +34,6 @@ WHERE e.custom_id = ANY (ARRAY(
   ORDER BY e.custom_id
   FOR UPDATE SKIP LOCKED))`
 
-	archiveRestSQL         = `WITH gone AS (` + deleteRestSQL + archiveSQL
-	archiveUnlockedRestSQL = `WITH gone AS (` + deleteUnlockedRestSQL + archiveSQL
-
 	freeRestSQL = `
 SELECT x.n FROM (
   SELECT e.custom_id AS f FROM custom_events e
@@ -97,24 +94,25 @@ func (s *settlement) sharedSteps(o *outcomes.Set) []pg.Step {
 		args = s.shared(gone)
 		rest = s.RestStep(gone)
 	)
-	remove := func(plain, archived string) pg.Step {
-		step := pg.Step{Prepare: true, SQL: s.Tables.SQL(plain), Args: args}
+	remove := func(unlocked bool) pg.Step {
+		sql := s.table.removals(unlocked, true)
+		step := pg.Step{Prepare: true, SQL: s.Tables.SQL(sql.plain), Args: args}
 		if s.Tables.Archive {
-			step = pg.Step{SQL: s.Tables.SQL(archived), Args: slices.Concat(args[:2], s.contents(gone))}
+			step = pg.Step{SQL: s.Tables.SQL(sql.archived), Args: slices.Concat(args[:2], s.contents(gone))}
 		}
-		return s.Deleting(0, step)
+		return s.table.removing(s.Settlement, 0, s.Tables.Archive, step)
 	}
 	if !s.Batch.DeliveryRecorded() {
 		s.RecordKept(func() pg.Step {
 			return pg.Step{SQL: s.Tables.SQL(recordKeptRestSQL), Args: slices.Concat(args, s.KeptArgs())}
 		})
-		return []pg.Step{rest, remove(deleteRestSQL, archiveRestSQL)}
+		return []pg.Step{rest, remove(false)}
 	}
 	row := slices.Concat(args, []string{s.Tables.Buffer, s.Batch.GroupID.String(), pg.Int(s.Batch.LeaseNo)})
 	return []pg.Step{
 		rest,
 		s.Free(pg.Step{SQL: s.Tables.SQL(freeRestSQL), Args: args}),
-		remove(deleteUnlockedRestSQL, archiveUnlockedRestSQL),
+		remove(true),
 		{SQL: s.Tables.SQL(closeRestSQL), Args: row, Affected: &s.Closed},
 		s.Left(pg.Step{SQL: s.Tables.SQL(keepRestSQL), Args: row}),
 	}

@@ -1,6 +1,7 @@
 package custom
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/outboxrelay/relay/outbox/postgres/internal/backlog"
@@ -11,7 +12,8 @@ import (
 // Statements are written for a table custom_events with the columns custom_id (by which events are found: the
 // integer, or the uuid if there is none), custom_key (by which the projection names them), custom_uuid (the key
 // if it is a uuid), created_at and group_id. custom_member reports whether the event is one of those of the row l, and custom_uuids are
-// the uuids of a row of the ledger, in the order of their numbers x.n; NULL with integers. names puts the real ones in their place.
+// the uuids of a row of the ledger, in the order of their numbers x.n; NULL with integers. custom_where reports whether the row e is an event.
+// names puts the real ones in their place.
 
 // names returns what stands for the default names, in pairs. relay are the names of the relay's own tables.
 func (t *Table) names(events string, deadPayloadOID uint32, relay []string) []string {
@@ -30,17 +32,17 @@ func (t *Table) names(events string, deadPayloadOID uint32, relay []string) []st
 	names := []string{
 		"custom_events", events, "d.custom_id", deadID, "custom_member", member, "custom_uuids", uuids, "custom_finds", finds, "custom_id", t.find().Quoted, "e.custom_key::text", key, "e.custom_uuid", uuid,
 		"e.created_at", t.created, "e.available_at", t.available, "t.created_at", strings.ReplaceAll(t.created, noTime, "t.claimed_at"), // t is the ledger's row
-		"to_json(e)", t.row, "(custom_columns)", "(" + columns + ")", "SELECT custom_values", "SELECT " + values,
+		"custom_where", t.where, "to_json(e)", t.row, "(custom_columns)", "(" + columns + ")", "SELECT custom_values", "SELECT " + values,
 	}
 	if !pg.IsJSON(deadPayloadOID) {
 		names = append(names, "coalesce(s.payload::json, event_row)", "coalesce(s.payload::bytea, convert_to(event_row::text, 'UTF8'))")
 	}
-	return append(names, relay...)
+	return slices.Concat(names, t.markNames(), relay)
 }
 
 // backlogStatements returns the statements about all events. In those for the relay's own table outbox_events becomes a
 // SELECT from the custom table. It calls nothing volatile, so that the planner can merge it into
-// the statement around it. inserted is the expression for the time of an event, NULL if its row does not say it. relay are the
+// the statement around it, and finds the index for the condition is_event. inserted is the expression for the time of an event, NULL if its row does not say it. relay are the
 // names of the relay's own tables.
 func (t *Table) backlogStatements(events, inserted string, relay []string) ledger.Statements {
 	id := "1::bigint" // every event is beyond every watermark
@@ -48,18 +50,24 @@ func (t *Table) backlogStatements(events, inserted string, relay []string) ledge
 		id = "e." + t.number.Quoted
 	}
 	statements := func(created string) ledger.Statements {
-		view := "(SELECT " + id + " AS id, NULL::text AS key, " + created + " AS created_at, e.group_id, " + t.available + " AS available_at FROM " + events + " e)"
-		return backlog.Statements(strings.NewReplacer(append([]string{"outbox_events", view}, relay...)...))
+		columns, names := id+" AS id, NULL::text AS key, "+created+" AS created_at, e.group_id, "+t.available+" AS available_at", relay
+		if t.tables.Conditional {
+			columns, names = columns+", "+t.where+" AS is_event", append([]string{"e.group_id IS NULL", "e.group_id IS NULL AND e.is_event"}, relay...)
+		}
+		return backlog.Statements(strings.NewReplacer(append([]string{"outbox_events", "(SELECT " + columns + " FROM " + events + " e)"}, names...)...))
 	}
 	s := statements(t.created)
 	s.Status = statements(inserted).Status
-	s.Adopt, s.Windows = t.tables.SQL(adoptSQL), false
+	s.Adopt, s.AdoptAll, s.Windows = t.tables.SQL(adoptSQL), t.tables.SQL(adoptAllSQL), false
+	if t.tables.Conditional && t.Numbered() {
+		s.FullSweep = t.tables.SQL(fullSweepSQL)
+	}
 	if t.tables.AvailableAt == "" {
 		s.Due, s.Delayed = "", ""
 	}
 	if !t.Numbered() {
 		s.Audit, s.AuditSinks, s.RemoveEmpty = t.tables.SQL(auditUUIDSQL), t.tables.SQL(auditSinksUUIDSQL), t.tables.SQL(removeEmptyUUIDSQL)
-		s.CorrectCounts, s.Adopt = t.tables.SQL(correctCountsUUIDSQL), t.tables.SQL(adoptUUIDSQL)
+		s.CorrectCounts, s.Adopt, s.AdoptAll = t.tables.SQL(correctCountsUUIDSQL), t.tables.SQL(adoptUUIDSQL), t.tables.SQL(adoptAllUUIDSQL)
 	}
 	return s
 }
@@ -69,7 +77,7 @@ const (
 	stampSQL = `
 WITH picked AS MATERIALIZED (
   SELECT e.custom_id AS id, greatest(e.created_at, e.available_at) AS created_at FROM custom_events e
-  WHERE e.custom_id > $3::bigint AND e.custom_id <= $4::bigint AND e.group_id IS NULL AND ` + ledger.AvailableOfSQL + `
+  WHERE e.custom_id > $3::bigint AND e.custom_id <= $4::bigint AND e.group_id IS NULL AND custom_where AND ` + ledger.AvailableOfSQL + `
     AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp' AND routed = ($8 = '*'))
   ORDER BY e.custom_id LIMIT $5::bigint
   FOR UPDATE SKIP LOCKED
@@ -90,7 +98,7 @@ SELECT id, key, created_at FROM stamped`
 	peekSQL = `
 WITH picked AS MATERIALIZED (
   SELECT e.custom_id AS id, e.created_at AS created_at FROM custom_events e
-  WHERE e.custom_id > $2::bigint AND e.group_id IS NULL AND ` + ledger.AvailableOfSQL + `
+  WHERE e.custom_id > $2::bigint AND e.group_id IS NULL AND custom_where AND ` + ledger.AvailableOfSQL + `
   ORDER BY e.custom_id LIMIT $3::bigint
   FOR UPDATE SKIP LOCKED
 ), stamped AS (
@@ -116,13 +124,26 @@ LEFT JOIN custom_events e ON e.custom_id BETWEEN t.first_id AND t.last_id AND e.
   AND (t.members IS NULL OR e.custom_id::bigint <@ t.members)`
 )
 
+// fullSweepSQL is a sweep of a table in which only some rows are events: an index finds those, and the others are not read. It stops at a number of
+// events, because millions may become events at once, and is then repeated.
+const fullSweepSQL = `
+SELECT max(id), count(*), count(*), min(id) FROM (
+  SELECT e.custom_id::bigint AS id FROM custom_events e
+  WHERE e.custom_id >= $5::bigint AND e.custom_id <= $3::bigint AND e.group_id IS NULL AND custom_where AND ` + ledger.AvailableOfSQL + `
+    AND $1::text IS NOT NULL AND $2::bigint IS NOT NULL
+  ORDER BY e.custom_id LIMIT least($4::bigint, 10000)) late`
+
 // Orphans; see package backlog. A custom table has no keys before it is projected.
+// What carries a group_id was claimed, so it is sent even if it is no event any more. A sweep looks only for those that still are: the index that finds
+// events finds them, and the table may be a long journal.
 const (
 	orphansSQL = `
 WITH orphans AS MATERIALIZED (
   SELECT e.custom_id AS id, e.group_id FROM custom_events e
   WHERE e.group_id IS NOT NULL AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.group_id = e.group_id)
-    AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.claim_id = e.group_id AND custom_member)
+    AND NOT EXISTS (SELECT FROM outbox_batches l WHERE l.claim_id = e.group_id AND custom_member)`
+
+	adoptedSQL = `
 ), groups AS MATERIALIZED (
   SELECT group_id, ` + backlog.NewGroupSQL + ` AS new FROM (SELECT DISTINCT group_id FROM orphans) o
 ), adopted AS (
@@ -131,7 +152,10 @@ WITH orphans AS MATERIALIZED (
   RETURNING e.group_id AS group_id, e.custom_id AS id, e.created_at AS created_at
 )`
 
-	adoptSQL = orphansSQL + `
+	adoptSQL    = orphansSQL + ` AND custom_where` + adoptedSQL + adoptedRowsSQL
+	adoptAllSQL = orphansSQL + adoptedSQL + adoptedRowsSQL
+
+	adoptedRowsSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, error, sink)
 SELECT group_id, $1, 'stamp', 'waiting', 0, clock_timestamp(), $2, 0,
@@ -166,16 +190,12 @@ WHERE e.custom_id = ANY (ARRAY(
 
 	// What was sent comes with the statement. For an event that was not projected the row is archived.
 	archiveSQL = `
-RETURNING e.custom_id::bigint AS id, to_json(e) AS event_row)
+RETURNING e.custom_id::bigint AS id, to_json(e) AS event_row, custom_still AS still)
 INSERT INTO outbox_archive (id, topic, key, payload, headers, created_at, group_id)
 SELECT id, s.topic, s.key, coalesce(s.payload::json, event_row), s.headers::json, s.created_at, $1::uuid
 FROM gone JOIN unnest($3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::timestamptz[])
   s(id, topic, key, payload, headers, created_at) USING (id)
 ON CONFLICT (id, group_id) DO NOTHING`
-
-	archiveDeletedSQL  = `WITH gone AS (` + deleteSQL + archiveSQL
-	archiveUnlockedSQL = `WITH gone AS (` + deleteUnlockedSQL + archiveSQL
-
 	closeSQL = `
 DELETE FROM outbox_batches l
 WHERE current_setting('relay.fenced') = '1' AND l.buffer = $1 AND l.group_id = $2::uuid AND l.lease_no = $3::bigint

@@ -14,7 +14,7 @@ const (
 	stampUUIDSQL = `
 WITH picked AS MATERIALIZED (
   SELECT e.custom_id AS id, e.created_at AS created_at FROM custom_events e
-  WHERE e.group_id IS NULL AND $3::bigint < $4::bigint
+  WHERE e.group_id IS NULL AND custom_where AND $3::bigint < $4::bigint
     AND EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND claim = 'stamp' AND routed = ($8 = '*'))
   LIMIT $5::bigint
   FOR UPDATE SKIP LOCKED
@@ -39,7 +39,7 @@ SELECT first_id, uuids FROM outbox_batches WHERE group_id = $1::uuid AND uuids I
 	peekUUIDSQL = `
 WITH picked AS MATERIALIZED (
   SELECT e.custom_id AS id, e.created_at AS created_at FROM custom_events e
-  WHERE e.group_id IS NULL AND $2::bigint IS NOT NULL
+  WHERE e.group_id IS NULL AND custom_where AND $2::bigint IS NOT NULL
   LIMIT $3::bigint
   FOR UPDATE SKIP LOCKED
 ), stamped AS (
@@ -129,7 +129,7 @@ WITH found AS (
   FROM outbox_batches l LEFT JOIN stamped s ON s.group_id = l.group_id
   WHERE l.buffer = $1
 )
-SELECT (SELECT count(*) FROM custom_events WHERE group_id IS NULL), 0::bigint,` + backlog.AuditedSQL
+SELECT (SELECT count(*) FROM custom_events e WHERE e.group_id IS NULL AND custom_where), 0::bigint,` + backlog.AuditedSQL
 
 	// Events carry one claim_id, so claims share none. Two batches of a sink under one claim_id may.
 	auditSinksUUIDSQL = `
@@ -156,7 +156,10 @@ FROM (SELECT l.group_id, count(*) AS events, min(f.created_at) AS oldest_at,
 WHERE l.buffer = $1 AND s.group_id = l.group_id AND s.events <> l.events
   AND $2::boolean IS NOT NULL AND NOT (l.state = 'leased' AND l.due_at > clock_timestamp())`
 
-	adoptUUIDSQL = orphansSQL + `
+	adoptUUIDSQL    = orphansSQL + ` AND custom_where` + adoptedSQL + adoptedRowsUUIDSQL
+	adoptAllUUIDSQL = orphansSQL + adoptedSQL + adoptedRowsUUIDSQL
+
+	adoptedRowsUUIDSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, error, sink, uuids)
 SELECT group_id, $1, 'stamp', 'waiting', 0, clock_timestamp(), $2, 0,

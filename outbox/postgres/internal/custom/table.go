@@ -9,6 +9,7 @@ package custom
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -37,6 +38,14 @@ type Table struct {
 	available string
 	// withoutZone is the column of that time if it is a timestamp without time zone, which is read as UTC; otherwise its Name is "".
 	withoutZone Column
+	// where is the condition for a row e that is an event.
+	where string
+	// condition is source.where; "" for none.
+	condition string
+	// mark are the expressions that a row is marked with, by column; nil if it is deleted.
+	mark map[string]string
+	// inserted is the column that says when a row was inserted; its Name is "" if there is none.
+	inserted Column
 	// unsent are the columns that the projection drops.
 	unsent []string
 	// times are the columns that hold times.
@@ -72,16 +81,20 @@ const noTime = "statement_timestamp()"
 func New(p Parts, tables *ledger.Tables, facts Facts, c buffer.CustomTable, relay []string) *Table {
 	t := &Table{
 		Parts: p, tables: tables,
-		created: noTime, available: "NULL::timestamptz", topic: facts.Table.Name, row: facts.asJSON(), path: facts.path(),
+		created: noTime, available: "NULL::timestamptz", mark: c.Mark, topic: facts.Table.Name, row: facts.asJSON(), path: facts.path(),
 	}
 	t.key, t.number = facts.keys(c)
 	tables.AvailableAt = ""
+	t.condition = c.Where
+	t.where, tables.Conditional = condition(c.Where)
+	tables.Marks = c.Mark != nil
 	inserted := "NULL::timestamptz"
 	switch c := facts.Column(cmp.Or(c.CreatedAt, createdAt)); c.OID {
 	case pg.OIDTimestamptz:
+		t.inserted = c
 		inserted = "CASE WHEN isfinite(e." + c.Quoted + ") THEN e." + c.Quoted
 	case pg.OIDTimestamp:
-		t.withoutZone = c
+		t.inserted, t.withoutZone = c, c
 		inserted = "CASE WHEN isfinite(e." + c.Quoted + ") THEN e." + c.Quoted + " AT TIME ZONE 'UTC'"
 	default:
 		tables.NoAges = true
@@ -101,7 +114,9 @@ func New(p Parts, tables *ledger.Tables, facts Facts, c buffer.CustomTable, rela
 			t.insert = append(t.insert, c)
 		}
 	}
-	t.unsent = c.Unsent(columns)
+	if t.unsent = c.Unsent(columns); t.marks() { // what is not sent stays
+		t.unsent = nil
+	}
 	for _, c := range facts.Columns {
 		if c.OID == pg.OIDTimestamptz || c.OID == pg.OIDTimestamp {
 			t.times = append(t.times, c.Name)
@@ -133,6 +148,12 @@ func (t *Table) Times() []string { return t.times }
 
 // Unsent are the columns that the projection drops; see [buffer.CustomTable.Unsent].
 func (t *Table) Unsent() []string { return t.unsent }
+
+// Where is the condition for a row that is an event; "" if every row is one.
+func (t *Table) Where() string { return t.condition }
+
+// Marks are the columns of the mark, sorted; nil if rows are deleted.
+func (t *Table) Marks() []string { return slices.Sorted(maps.Keys(t.mark)) }
 
 // keys returns the column that the projection names an event by, and the integer that is its ID.
 func (f *Facts) keys(c buffer.CustomTable) (key, number Column) {
@@ -172,16 +193,12 @@ func (t *Table) either(numbered, uuids string) string {
 func (t *Table) putBack() (columns, values string) {
 	found := t.find().Name
 	for i, c := range t.insert {
-		value := "r." + c.Quoted
-		switch {
-		case c.Name == "group_id":
+		value := putBackValue(c)
+		switch c.Name {
+		case "group_id":
 			value = "c.stamp"
-		case c.Name == found:
+		case found:
 			value = "c.id"
-		case c.isText():
-			value = "(c.event_row->>" + pg.Literal(c.Name) + ")::" + c.Type
-		case c.NotNull && c.OID == pg.OIDJSONB: // in a row as JSON it looks like NULL
-			value = "coalesce(" + value + ", 'null')"
 		}
 		if i > 0 {
 			columns, values = columns+", ", values+", "
@@ -189,6 +206,18 @@ func (t *Table) putBack() (columns, values string) {
 		columns, values = columns+c.Quoted, values+value
 	}
 	return columns, values
+}
+
+// putBackValue is the value of a column in the row of the dead letter.
+func putBackValue(c Column) string {
+	switch value := "r." + c.Quoted; {
+	case c.isText():
+		return "(c.event_row->>" + pg.Literal(c.Name) + ")::" + c.Type
+	case c.NotNull && c.OID == pg.OIDJSONB: // in a row as JSON it looks like NULL
+		return "coalesce(" + value + ", 'null')"
+	default:
+		return value
+	}
 }
 
 // finds returns an array of what the events of these ids are found by.

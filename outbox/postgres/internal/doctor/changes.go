@@ -38,10 +38,6 @@ func (d *diagnosis) deletes(ctx context.Context, events catalog.Table) {
 		about = "deletes"
 		then  = "delivered events stay in the table, and the pipeline stalls"
 	)
-	d.query(ctx, about, ignoringTriggersSQL, func(v []string) {
-		d.warn(about, "trigger "+v[0]+" of table "+v[1]+" fires BEFORE DELETE, and its function "+v[2]+" returns NULL or NEW; where it does so for a DELETE, "+then,
-			"return OLD in function "+v[2]+", or DROP TRIGGER "+v[0]+" ON "+v[1])
-	}, events.Quoted, "8", `\mreturn\s+(null|new)\M`)
 	d.query(ctx, about, refusingTriggersSQL, func(v []string) {
 		d.warn(about, "trigger "+v[0]+" of table "+v[1]+" fires on "+v[3]+", and its function "+v[2]+" may raise an error; where it does so, the batch waits, and the pipeline stalls",
 			"correct function "+v[2]+", or DROP TRIGGER "+v[0]+" ON "+v[1])
@@ -50,6 +46,13 @@ func (d *diagnosis) deletes(ctx context.Context, events catalog.Table) {
 		d.warn(about, "trigger "+v[0]+" of table "+v[1]+" fires BEFORE INSERT, and its function "+v[2]+" returns NULL or OLD; where it does so, a refused event gets no dead letter and waits, "+
 			"and the pipeline stalls", "return NEW in function "+v[2]+", or DROP TRIGGER "+v[0]+" ON "+v[1])
 	}, pg.Ident(d.LedgerSchema, "outbox_dead_letters"), "4", `\mreturn\s+(null|old)\M`)
+	if d.state.Tables.Marks { // nothing is deleted
+		return
+	}
+	d.query(ctx, about, ignoringTriggersSQL, func(v []string) {
+		d.warn(about, "trigger "+v[0]+" of table "+v[1]+" fires BEFORE DELETE, and its function "+v[2]+" returns NULL or NEW; where it does so for a DELETE, "+then,
+			"return OLD in function "+v[2]+", or DROP TRIGGER "+v[0]+" ON "+v[1])
+	}, events.Quoted, "8", `\mreturn\s+(null|new)\M`)
 	d.query(ctx, about, replacingRulesSQL, func(v []string) {
 		d.problem(about, "rule "+v[0]+" of table "+events.Quoted+" replaces a DELETE; "+then, "DROP RULE "+v[0]+" ON "+events.Quoted)
 	}, events.Quoted, "4")
@@ -86,6 +89,9 @@ ORDER BY 1, 2`
 // references adds foreign keys of other tables that prevent deletes or make them slow. A batch with an event that a row refers to waits.
 func (d *diagnosis) references(ctx context.Context, events catalog.Table) {
 	const about = "foreign keys"
+	if d.state != nil && d.state.Tables.Marks {
+		return
+	}
 	d.query(ctx, about, referencesSQL, func(v []string) {
 		table, constraint, prevents, columns, indexed := v[0], v[1], v[2] == "true", v[3], v[4] == "true"
 		if prevents {

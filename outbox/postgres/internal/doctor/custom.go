@@ -21,7 +21,7 @@ func (d *diagnosis) custom(ctx context.Context, events catalog.Table) {
 	if d.state == nil {
 		return
 	}
-	if !events.CanInsert {
+	if !events.CanInsert && d.state.Custom.Marks() == nil {
 		d.warn(aboutCustom, "role "+events.Role+" may not INSERT into table "+events.Quoted+"; only relay dead replay needs it",
 			"GRANT INSERT ON "+events.Quoted+" TO "+pg.Quote(events.Role))
 	}
@@ -30,17 +30,21 @@ func (d *diagnosis) custom(ctx context.Context, events catalog.Table) {
 	} else {
 		d.uuidKey(ctx, events)
 	}
+	d.conditional(ctx, events)
+	d.marks(ctx, events)
 	d.triggers(ctx, events)
 	d.ages(ctx, events)
 	d.projectedRows(ctx, events)
 	d.ok("search_path", "projections run with "+d.state.Custom.Path()+"; nobody else may create what they call, or owns it")
 	d.unsent(events)
-	d.marks(ctx, events)
+	if !d.state.Tables.Conditional {
+		d.sentBefore(ctx, events)
+	}
 	d.projection(ctx)
 }
 
-// marks adds rows that look as if a loop had sent them, among some of those that wait.
-func (d *diagnosis) marks(ctx context.Context, events catalog.Table) {
+// sentBefore adds rows that look as if a loop had sent them, among some of those that wait.
+func (d *diagnosis) sentBefore(ctx context.Context, events catalog.Table) {
 	for _, c := range events.Columns {
 		if !buffer.LooksMark(c) {
 			continue
@@ -175,6 +179,9 @@ func (d *diagnosis) triggers(ctx context.Context, events catalog.Table) {
 	const about = "triggers"
 	d.query(ctx, about, triggersSQL, func(v []string) {
 		text, fix := "trigger "+v[0]+" fires on "+v[1]+": the relay UPDATEs group_id to claim an event, and DELETEs a delivered event", ""
+		if marks := d.state.Custom.Marks(); marks != nil {
+			text = "trigger " + v[0] + " fires on " + v[1] + ": the relay UPDATEs group_id to claim an event, and " + strings.Join(marks, ", ") + " to mark a delivered event"
+		}
 		if v[2] != "" {
 			text += "; the relay's search_path is " + pg.SearchPath + ", so its function must name schemas, or set its own"
 			fix = "ALTER FUNCTION " + v[2] + " SET search_path = " + pg.Quote(events.Schema)

@@ -14,12 +14,12 @@ const fillfactorSQL = `
 SELECT coalesce((SELECT option_value FROM pg_options_to_table(c.reloptions) WHERE option_name = 'fillfactor'), '100')
 FROM pg_class c WHERE c.oid = $1::regclass`
 
+// enoughForStamps is a fillfactor that leaves room for the stamps of small rows.
+const enoughForStamps = 70
+
 // fillfactor adds whether the pages of the buffer fit the claim mode.
 func (d *diagnosis) fillfactor(ctx context.Context, events catalog.Table) {
-	const (
-		about  = "fillfactor"
-		enough = 70 // leaves room for the stamps of small rows
-	)
+	const about = "fillfactor"
 	if d.state == nil {
 		return
 	}
@@ -32,9 +32,9 @@ func (d *diagnosis) fillfactor(ctx context.Context, events catalog.Table) {
 			return "ALTER TABLE " + events.Quoted + " SET (fillfactor = " + wanted + ")"
 		}
 		switch stamps := d.state.Mode != buffer.ClaimRange; {
-		case stamps && fill > enough:
+		case stamps && fill > enoughForStamps:
 			d.warn(about, is+"; a claim by stamp finds no room on a full page, which costs the database half as much again an event (the statement blocks no insert; only new pages change)", set("50"))
-		case !stamps && fill <= enough:
+		case !stamps && fill <= enoughForStamps:
 			d.warn(about, is+"; a claim by range needs no room on a page, and half-empty pages are twice as many to write and to read (the statement blocks no insert; only new pages change)", set("100"))
 		default:
 			d.ok(about, v[0]+" fits claims by "+string(d.state.Mode))

@@ -86,6 +86,10 @@ type Tables struct {
 	UUIDs bool
 	// AvailableAt is the column that delays events; "" if a custom table has none.
 	AvailableAt string
+	// Conditional reports whether only some rows are events, so that a row may become one at any time after its insert.
+	Conditional bool
+	// Marks reports whether the rows of a custom table stay and are marked.
+	Marks bool
 	// NoAges reports whether nothing says when events were inserted; then oldest_at is the time of the claim.
 	NoAges bool
 	// Bury are the steps that bury events that no sink gets, under a group_id, for the same reason; nil for the relay's own table.
@@ -94,7 +98,9 @@ type Tables struct {
 
 // Statements about all events of a buffer, with the real names. See package backlog.
 type Statements struct {
-	Count, FullSweep, Status, Audit, AuditSinks, RemoveEmpty, CorrectCounts, Adopt string
+	Count, FullSweep, Status, Audit, AuditSinks, RemoveEmpty, CorrectCounts string
+	// Adopt gives orphans a ledger row, those that a sweep looks for; AdoptAll all of them.
+	Adopt, AdoptAll string
 	// Due finds delayed events that are due, and Delayed counts the others; "" if nothing delays the table's events. See package delayed.
 	Due, Delayed string
 	// Windows: FullSweep and Adopt take a part of the ids; otherwise they go over all events at once.

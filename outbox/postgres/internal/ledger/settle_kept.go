@@ -35,6 +35,18 @@ func (s *Settlement) Deleting(ids int, step pg.Step) pg.Step {
 	return step
 }
 
+// Marking returns the step, which marks the events of so many ids instead of deleting them, and whose row says how many it marked.
+func (s *Settlement) Marking(ids int, step pg.Step) pg.Step {
+	step = s.Deleting(ids, step)
+	marked := step.Affected
+	step.Affected = nil
+	step.Row = func(v [][]byte) error {
+		*marked = pg.ReadInt8(v[0])
+		return nil
+	}
+	return step
+}
+
 // RecordKept sets the step that makes a delivered batch of the events that the DELETE left.
 func (s *Settlement) RecordKept(step func() pg.Step) { s.kept.record = step }
 
@@ -65,7 +77,7 @@ func (s *Settlement) Left(step pg.Step) pg.Step {
 
 func (s *Settlement) keptError(kept int) error {
 	s.Ledger.keeps.Store(true)
-	return &buffer.KeptError{Table: s.Tables.Buffer, Kept: kept, Of: max(s.kept.ids, kept), RetryIn: buffer.KeptRetry(s.Batch.LeaseNo)}
+	return &buffer.KeptError{Table: s.Tables.Buffer, Kept: kept, Of: max(s.kept.ids, kept), Marked: s.Tables.Marks, RetryIn: buffer.KeptRetry(s.Batch.LeaseNo)}
 }
 
 // recordsKept reports whether the settle records in its own transaction what its DELETE leaves: once one has left

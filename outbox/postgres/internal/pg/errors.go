@@ -18,7 +18,8 @@ const (
 	CodeDiskFull           = "53100"
 	CodeNoStatement        = "26000"
 	CodeDuplicateStatement = "42P05"
-	CodeResultChanged      = "0A000" // and RETURNING, where a rule replaces the statement
+	CodeResultChanged      = "0A000" // and RETURNING, where a rule replaces the statement; a subquery in the condition of an index
+	CodeInvalidObject      = "42P17" // a function in the condition of an index that is not immutable
 	CodeNotNull            = "23502"
 	CodeCancelled          = "57014"
 	CodeLockTimeout        = "55P03"

@@ -65,6 +65,9 @@ type Watermarks struct {
 	delayedSince time.Time // since when a full sweep waits for a smaller backlog
 	blocks       bool      // sessions draw ids in blocks
 	blockNext    time.Time // the next sweep for what they drew before
+	// conditional: a row may become an event at any time after its insert, so full sweeps look for those as often as for ids from blocks.
+	conditional bool
+	swept       bool // a full sweep has ended
 	// Until then new events may have ids of a batch that is still live (see package ledger), so the floor passes them. They are
 	// swept for as those from blocks are.
 	reusedUntil time.Time
@@ -155,6 +158,9 @@ func (w *Watermarks) Claimed(in Range, batch *buffer.Lease, seen Sequence) (void
 		w.lateCount = 0
 	case in.Late:
 		w.lateCount = max(0, w.lateCount-batch.Len())
+		if w.conditional { // what is left before it is a sweep's: a claim must not walk over the dead rows again
+			w.lateFrom = max(w.lateFrom, batch.LastID)
+		}
 	case batch != nil:
 		// An id beyond M was given by hand; a cursor beyond M would hide the sequence's next ids.
 		w.cursor = max(w.cursor, min(batch.LastID, seen.LastValue))
@@ -237,7 +243,7 @@ func (w *Watermarks) beginAt(start int64) {
 func (w *Watermarks) startAgain(lastValue int64) {
 	w.beginAt(w.start)
 	w.stored, w.claimed, w.sweptHolders = w.start, nil, nil
-	w.lateCount, w.lastValue, w.delayed = 0, lastValue, delayedEvents{}
+	w.lateCount, w.lastValue, w.delayed, w.swept = 0, lastValue, delayedEvents{}, false
 	w.reusedUntil = time.Now().Add(FullSweepInterval)
 }
 
@@ -316,7 +322,7 @@ func (w *Watermarks) FullySwept(found int, from int64, whole bool, took time.Dur
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.blockNext = now.Add(min(max(blockInterval, blockRest*took), FullSweepInterval))
-	w.sweepAgain = found > 0
+	w.sweepAgain, w.swept = found > 0, true
 	switch {
 	case found == 0 && !whole:
 		w.fullSweepNext = now.Add(windowRest * took)
@@ -337,8 +343,9 @@ type Count struct {
 	Sequence
 	// Start is where ids begin: see Beginning.
 	Start int64
-	// Blocks reports whether sessions draw ids in blocks: CACHE, or an INCREMENT that the application divides.
-	Blocks bool
+	// Blocks reports whether sessions draw ids in blocks: CACHE, or an INCREMENT that the application divides. Conditional reports whether a row may become
+	// an event at any time after its insert.
+	Blocks, Conditional bool
 	// LockHolders are the transactions that hold a lock on the sequence.
 	LockHolders []string
 	// Now is the database's clock.
@@ -354,7 +361,7 @@ type Count struct {
 func (w *Watermarks) Counted(r CountRange, c Count, now time.Time) (void bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.blocks = c.Blocks
+	w.blocks, w.conditional = c.Blocks || c.Conditional, c.Conditional
 	if c.Start < w.start { // ALTER SEQUENCE
 		w.start = c.Start
 		w.startAgain(c.LastValue)
@@ -505,4 +512,20 @@ func (w *Watermarks) Span() (floor, lastValue int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.floor, w.lastValue
+}
+
+// UnclaimedAfter returns the id beyond which all unclaimed events are that this process knows of: the floor, or, if rows become events after their insert
+// (conditional), the first of those that the last full sweep saw; everything until there was one.
+func (w *Watermarks) UnclaimedAfter(conditional bool) int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case !conditional:
+		return w.floor
+	case !w.swept:
+		return w.start
+	case w.lateCount > 0:
+		return min(w.lateFrom, w.floor)
+	}
+	return w.floor
 }

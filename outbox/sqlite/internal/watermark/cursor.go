@@ -13,6 +13,13 @@ import (
 // changed by hand.
 const sweepEvery = 5 * time.Minute
 
+// lateInterval is between counts that look behind the cursor, if rows become events after their insert. lateRest is the rest after one, in multiples
+// of how long it took.
+const (
+	lateInterval = 2 * time.Second
+	lateRest     = 50
+)
+
 // Beginning is before all ids. An application may insert an event with an id of its own, and that may be 0 or less.
 const Beginning = math.MinInt64
 
@@ -22,6 +29,7 @@ type Cursor struct {
 	at      int64
 	highest int64 // id claimed so far
 	swept   time.Time
+	late    time.Time // when to look behind it again
 }
 
 // NewCursor returns a Cursor at the beginning.
@@ -86,6 +94,31 @@ func (c *Cursor) Restart() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.at, c.highest, c.swept = Beginning, Beginning, time.Time{}
+}
+
+// LateDue reports whether it is time to look behind the cursor.
+func (c *Cursor) LateDue() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !time.Now().Before(c.late)
+}
+
+// LateSwept records a look behind the cursor, which moves to the beginning if there were events.
+func (c *Cursor) LateSwept(took time.Duration, found bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if found {
+		c.at = Beginning
+		return
+	}
+	c.late = time.Now().Add(min(max(lateInterval, lateRest*took), sweepEvery))
+}
+
+// Passed records that no row up to an id is an event that is not claimed.
+func (c *Cursor) Passed(id int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.highest = max(c.highest, id)
 }
 
 // Reset moves the cursor to the beginning after a claim whose commit is unknown.

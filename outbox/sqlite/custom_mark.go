@@ -1,0 +1,179 @@
+package sqlite
+
+import (
+	"context"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/idset"
+	"github.com/outboxrelay/relay/outbox/internal/projection"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/rowjson"
+)
+
+// A row that is marked stays in the table, without its stamp: from then on it is as any other that is no event. custom_marks are the assignments.
+const (
+	markCustomSQL = `
+UPDATE custom_events SET custom_marks, group_id = NULL
+WHERE group_id IS ?1 AND custom_id BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR custom_id IN (SELECT value FROM json_each(?4)))`
+
+	// The first of these that is an event in spite of its mark.
+	stillEventSQL = `
+SELECT coalesce((SELECT e.id FROM json_each(?1) AS j CROSS JOIN outbox_events AS e WHERE e.id = j.value AND e.group_id IS NULL LIMIT 1), 0),
+       EXISTS (SELECT 1 FROM json_each(?1) AS j CROSS JOIN outbox_events AS e WHERE e.id = j.value AND e.group_id IS NULL)`
+
+	// Rows that a batch has cannot go back.
+	claimedSQL = `
+SELECT id FROM outbox_events WHERE id IN (SELECT value FROM json_each(?1)) AND group_id IS NOT NULL`
+
+	pickReplayMarkedSQL = `
+SELECT rowid, event_id, event_row, min(group_id), octet_length(event_row), '' FROM outbox_dead_letters AS d
+WHERE closed_at IS NULL AND event_row IS NOT NULL AND event_id > ?10 AND ` + matchSQL + `
+  AND NOT EXISTS (SELECT 1 FROM outbox_events AS e WHERE e.id = d.event_id AND e.group_id IS NOT NULL)
+GROUP BY event_id ORDER BY event_id LIMIT ?9`
+)
+
+// marks reports whether the rows of a custom table stay and are marked.
+func (b *Buffer) marks() bool { return b.config.Custom.Mark != nil }
+
+// assignments are those of the mark.
+func (c *customTable) assignments() string {
+	var set []string
+	for _, column := range slices.Sorted(maps.Keys(c.b.config.Custom.Mark)) {
+		set = append(set, db.Quote(column)+" = (\n"+c.b.config.Custom.Mark[column]+"\n)")
+	}
+	return strings.Join(set, ", ")
+}
+
+// mark marks events of a batch instead of deleting them. A row that is an event nevertheless would be sent for ever.
+func (c *customTable) mark(ctx context.Context, tx transaction, batch *buffer.Lease, which extent) (marked int64, err error) {
+	marked, err = tx.exec(ctx, markCustomSQL, tx.shape.stamped(which).args()[:4]...)
+	if err != nil {
+		return 0, err
+	}
+	var (
+		id    int64
+		still bool
+		ids   = which.ids
+	)
+	if ids == nil {
+		ids = idset.JSONIDs(batch.IDs())
+	}
+	err = tx.row(ctx, stillEventSQL, ids).Scan(&id, &still)
+	if err == nil && still {
+		err = &buffer.MarkedError{ID: id, Table: c.b.config.Table}
+	}
+	return marked, err
+}
+
+// unmark gives a row that is still there the stamp, and takes its mark off, for a dead letter whose row is that one: an id may be used again. gone: there is no
+// row with that id.
+func (c *customTable) unmark(ctx context.Context, tx transaction, d letter, row map[string]any, group uuid.UUID) (accepted, gone bool, err error) {
+	rows, err := tx.customRows(ctx, extent{first: d.id, last: d.id}, func(int) error { return nil })
+	if err != nil {
+		return false, false, err
+	}
+	if len(rows) == 0 { // it carries a stamp, or is gone
+		existing, err := tx.rows(ctx, existingSQL, idset.JSONIDs([]int64{d.id}))
+		ids, err := db.Column[int64](existing, err)
+		return false, len(ids) == 0, err
+	}
+	now, err := rowjson.Decode(rows[0].text)
+	if err != nil {
+		return false, false, err
+	}
+	set, values := []string{"group_id = ?1"}, []any{tx.shape.stampOf(group)}
+	for _, column := range tx.shape.columns {
+		if isCreated := strings.EqualFold(column, c.created()); isCreated && !reflect.DeepEqual(now[column], row[column]) {
+			return false, false, nil
+		}
+		for marked := range c.b.config.Custom.Mark {
+			if strings.EqualFold(column, marked) {
+				set, values = append(set, db.Quote(column)+" = ?"), append(values, row[column])
+			}
+		}
+	}
+	result, err := tx.tx.ExecContext(ctx, "UPDATE "+db.Quote(c.b.config.Table)+" SET "+strings.Join(set, ", ")+
+		" WHERE "+db.Quote(c.b.config.Custom.ID)+" = ? AND group_id IS NULL", append(values, d.id)...)
+	if slices.Contains(refusals, db.Code(err)) {
+		return false, false, nil
+	}
+	if err != nil {
+		return false, false, err
+	}
+	n, err := result.RowsAffected()
+	return n > 0, false, err
+}
+
+// checkMark returns what is wrong with source.mark; "" if nothing is.
+func (c *customTable) checkMark(ctx context.Context, tx transaction) (text string, err error) {
+	const forEver = "so a marked row would be sent for ever"
+	custom, table := c.b.config.Custom, db.Quote(c.b.config.Table)
+	if custom.Mark == nil {
+		return "", nil
+	}
+	if custom.Where == "" {
+		return "has rows that are marked, and no source.where, " + forEver, nil
+	}
+	var others, marked []string
+	for _, column := range slices.Sorted(maps.Keys(custom.Mark)) {
+		is := func(name string) bool { return strings.EqualFold(name, column) }
+		switch {
+		case !slices.ContainsFunc(tx.shape.columns, is):
+			return "has no column " + db.Quote(column) + " that can be set, which source.mark names", nil
+		case is("group_id"), is(custom.ID):
+			return "has a column " + db.Quote(column) + " that names the event; expected another one in source.mark", nil
+		}
+		expression := custom.Mark[column]
+		if refused, err := c.refusal(ctx, "SELECT CASE WHEN 1 THEN "+expression+"\nEND, (\n"+expression+"\n) FROM "+table+" AS e LIMIT 0"); refused != "" || err != nil {
+			return "has a source.mark." + column + " that is not right: " + refused, err
+		}
+		marked = append(marked, "(\n"+expression+"\n) AS "+db.Quote(column))
+	}
+	if refused, err := c.refusal(ctx, "EXPLAIN UPDATE "+table+" SET "+c.assignments()+", group_id = NULL"); refused != "" || err != nil {
+		return "has a source.mark that is not right: " + refused, err
+	}
+	for _, column := range tx.shape.columns {
+		if !slices.ContainsFunc(slices.Collect(maps.Keys(custom.Mark)), func(name string) bool { return strings.EqualFold(name, column) }) {
+			others = append(others, "e."+db.Quote(column))
+		}
+	}
+	// Without the marked columns a condition on them cannot be parsed. A name in double quotes would be a text then.
+	quoted, where := strings.Contains(custom.Where, `"`), "(\n"+custom.Where+"\n)"
+	refused, err := c.refusal(ctx, "SELECT 1 FROM (SELECT "+strings.Join(others, ", ")+" FROM "+table+" AS e) AS e WHERE "+where+" LIMIT 0")
+	if err != nil {
+		return "", err
+	}
+	if refused == "" && !quoted {
+		return "has a source.where that does not depend on a column of source.mark, " + forEver, nil
+	}
+	for i, rows := range []string{
+		"SELECT " + strings.Join(marked, ", "), // of any row; it cannot be parsed if it depends on others
+		"SELECT " + strings.Join(append(others, marked...), ", ") + " FROM (SELECT * FROM " + table + " AS e WHERE " + where + " LIMIT 100) AS e",
+	} {
+		var found int
+		err := c.reads.QueryRowContext(ctx, "SELECT count(*) FROM ("+rows+") AS e WHERE "+where).Scan(&found)
+		if err == nil && found > 0 && (i > 0 || !quoted) {
+			return "has a source.where that is still true for a row that source.mark has marked, " + forEver, nil
+		}
+	}
+	return "", nil
+}
+
+// refusal returns what SQLite has against a statement; "": nothing. Nothing can be written there.
+func (c *customTable) refusal(ctx context.Context, statement string) (text string, err error) {
+	_, err = c.reads.ExecContext(ctx, statement)
+	switch {
+	case err == nil:
+		return "", nil
+	case ctx.Err() != nil:
+		return "", err
+	}
+	return projection.OneLine(err).Error(), nil
+}
