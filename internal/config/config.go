@@ -119,6 +119,8 @@ type Source struct {
 	Schema string
 	// Custom is set for a custom table, with its preset filled in; zero for the relay's own.
 	Custom buffer.CustomTable
+	// Done is "delete" or "mark": what becomes of the row of an event that is delivered or dead. Custom.Mark is nil unless it is "mark".
+	Done string
 	// Preset is "" or a name in presets.
 	Preset string
 	// Supervisor watches transactions that block vacuum.

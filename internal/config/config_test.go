@@ -50,7 +50,7 @@ func TestParse_FillsInDefaults(t *testing.T) {
 				URL:    secretText("postgres://app@db/app", "postgres://***@db/app"),
 				Table:  "outbox_events",
 
-				Supervisor: Supervisor{WarnAfter: 5 * time.Minute},
+				Done: "delete", Supervisor: Supervisor{WarnAfter: 5 * time.Minute},
 			},
 			Schedule:   Schedule{"@every 1s", got.Pipelines[0].Schedule.Schedule},
 			Eager:      true,

@@ -131,7 +131,7 @@ func mutations(path string, value any, with func(any) any) (all []mutation) {
 	}
 	switch v := value.(type) {
 	case map[string]any:
-		free := strings.HasSuffix(path, ".headers") // any name is a header
+		free := strings.HasSuffix(path, ".headers") || strings.HasSuffix(path, ".mark") // any name is a header, or a column
 		changed := maps.Clone(v)
 		changed["zzz"] = "zzz"
 		add("unknown key in", changed, !free)

@@ -78,6 +78,10 @@ func notEmpty(list object) object {
 	return list
 }
 
+func (expressions) jsonSchema() object {
+	return object{"type": "object", "minProperties": 1, "additionalProperties": object{"type": []string{"string", "number", "boolean"}}}
+}
+
 func (headers) jsonSchema() object {
 	return object{
 		"type": "object", "additionalProperties": object{"type": "string"},

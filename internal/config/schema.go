@@ -211,6 +211,21 @@ func (s *Source) keys() []key {
 			help: "The column of a custom table (timestamptz, with an index) that delays events: one is not delivered before that time. Default: none. See [Delayed events](enqueue.md#delayed-events).",
 		},
 		{
+			name: "where", value: multiline(&s.Custom.Where, "a condition on the columns of a row"),
+			help: "Which rows of a custom table are events, such as `status = 'ready'`. The others stay, and become events when the condition becomes true. Default: all. " +
+				"See [Rows that are not events](tables.md#rows-that-are-not-events).",
+		},
+		{
+			name: "done", value: choice(&s.Done, "delete", "mark"), def: "delete",
+			help: "What becomes of a row of a custom table whose event is delivered, or a dead letter: it is deleted, or stays and is marked, in a table that is also a journal. A preset may have another default. " +
+				"See [Rows that stay](tables.md#rows-that-stay).",
+		},
+		{
+			name: "mark", value: expressions{&s.Custom.Mark},
+			help: "With `done: mark`, the columns that are set, and to which SQL expressions; `source.where` must be false then. Default: `{processed_at: now()}`, with `where: processed_at IS NULL` " +
+				"(on SQLite `strftime('%Y-%m-%dT%H:%M:%fZ', 'now')`).",
+		},
+		{
 			name: "project", value: multiline(&s.Custom.Project, "a SELECT from the rows of a batch"),
 			help: "What to send from a custom table: a SELECT that runs once for each batch. `{events}` stands for the rows of the batch, `$1` (`?` on SQLite) for its group_id. " +
 				"It returns one row for each event, with the columns `id` and `payload` and optionally `topic`, `key`, `headers` and `created_at`. It makes the table a custom table, which `migrate` does not change.",

@@ -172,6 +172,37 @@ func (h headers) read(r *reader, e entry) {
 	}
 }
 
+// expressions is a mapping of columns to SQL expressions.
+type expressions struct{ into *map[string]string }
+
+func (x expressions) expects() string {
+	return "a mapping of column names to SQL expressions, like {processed_at: now()}"
+}
+
+func (x expressions) read(r *reader, e entry) {
+	if e.node == nil {
+		return
+	}
+	pairs, ok := r.mapping(e, x.expects())
+	if ok && len(pairs) == 0 {
+		r.wrongType(e, x.expects(), "")
+		return
+	}
+	all := make(map[string]string, len(pairs))
+	for _, p := range pairs {
+		var column, expression string
+		if err := columnName(&column).set(input{text: p.name}); err != nil {
+			r.errorf(p.key, "column name is %s; expected a column", quote(p.name))
+			continue
+		}
+		multiline(&expression, "an SQL expression").read(r, entry{path: join(e.path, p.name), key: p.key, node: p.value})
+		if expression != "" {
+			all[column] = expression
+		}
+	}
+	*x.into = all
+}
+
 var (
 	headerName   = regexp.MustCompile("^[!#$%&'*+.^_`|~0-9A-Za-z-]+$")
 	pipelineName = regexp.MustCompile(`^[a-z0-9_-]+$`)
