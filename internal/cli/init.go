@@ -385,8 +385,13 @@ func warnings(d *scaffold.Draft) []string {
 	if t == nil || !d.Source.IsCustom() {
 		return all
 	}
-	all = append(all, "Each row of "+d.Source.Name+" is an event, and the relay deletes it after delivery.")
-	if len(t.ReferredBy) > 0 {
+	_, stays := d.Source.Stays()
+	if stays {
+		all = append(all, becomes(&d.Source))
+	} else {
+		all = append(all, "Each row of "+d.Source.Name+" is an event, and the relay deletes it after delivery.")
+	}
+	if len(t.ReferredBy) > 0 && !stays {
 		all = append(all, "Warning: "+strings.Join(t.ReferredBy, ", ")+" has a foreign key to the table. It may prevent the deletes, or lose its own rows to them.")
 	}
 	if marks := d.Source.Marks(); marks != nil {
@@ -394,8 +399,11 @@ func warnings(d *scaffold.Draft) []string {
 		if len(marks) > 1 {
 			looks = " look like the marks of a loop that sends"
 		}
-		all = append(all, "Warning: "+strings.Join(marks, ", ")+looks+". The relay does not look at it: rows that were sent before would be sent again. "+
-			"Delete those first, as docs/migrating.md says under \"A loop that marks rows\".")
+		text := "Warning: " + strings.Join(marks, ", ") + looks + ". The relay does not look at it"
+		if !stays {
+			text += ": rows that were sent before would be sent again"
+		}
+		all = append(all, text+". If it says which rows are events, name the condition as source.where (docs/tables.md).")
 	}
 	if !d.Source.HasAges() {
 		one := "If one does"

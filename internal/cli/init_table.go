@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/internal/introspect"
 	"github.com/outboxrelay/relay/internal/scaffold"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -60,8 +61,9 @@ func (a *app) askTable(q *questions, f *initFlags, d *scaffold.Draft, catalog *i
 		if t != nil && t.Kind() == introspect.Known && f.preset == "" {
 			s.Preset = t.Preset()
 		}
+		s.PresetMarks = config.PresetMarks(s.Preset)
 		if t != nil && t.Kind() == introspect.Plain {
-			ok, err := q.confirm("The relay deletes each row of " + s.Name + " after delivery. Does the table hold nothing but events?")
+			ok, err := q.confirm(becomes(&s) + " Does the table hold nothing but events?")
 			if err != nil {
 				return err
 			}
@@ -75,6 +77,17 @@ func (a *app) askTable(q *questions, f *initFlags, d *scaffold.Draft, catalog *i
 		}
 		return nil
 	})
+}
+
+// becomes says what becomes of the rows of a custom table.
+func becomes(s *scaffold.Source) string {
+	switch column, stays := s.Stays(); {
+	case column != "":
+		return "Each row of " + s.Name + " that is not marked as sent in " + column + " is an event, and the relay marks it after delivery."
+	case stays:
+		return "The relay marks each row of " + s.Name + " after delivery, as the preset says."
+	}
+	return "The relay deletes each row of " + s.Name + " after delivery."
 }
 
 // otherTables are the tables that may hold events, but for the default one.

@@ -43,6 +43,14 @@ INSERT INTO domain_events (event_type, entity_id, data) VALUES ('user.renamed', 
 CREATE TABLE user_events (id uuid PRIMARY KEY DEFAULT gen_random_uuid(), user_id int NOT NULL, what text)`
 	addUUIDAlone = `
 INSERT INTO user_events (user_id, what) VALUES (3, 'left')`
+	marked = `
+CREATE TABLE order_log (id bigserial PRIMARY KEY, kind text NOT NULL, data jsonb NOT NULL, status text, sent_at timestamp, created_at timestamptz NOT NULL DEFAULT now())`
+	addMarked = `
+INSERT INTO order_log (kind, data, sent_at) VALUES ('order.placed', '{"n": 1}', now()), ('order.placed', '{"n": 2}', NULL)`
+	markedInFile = `
+CREATE TABLE order_log (id INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, payload TEXT NOT NULL, processed_at DATETIME, created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ')))`
+	addMarkedInFile = `
+INSERT INTO order_log (topic, payload, processed_at) VALUES ('order.placed', '{"n": 1}', '2026-01-02'), ('order.placed', '{"n": 2}', NULL)`
 	odd = `
 CREATE SCHEMA "My Shop";
 CREATE TABLE "My Shop"."order" ("the ""key""" int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, "user" text, "${HOME}" int DEFAULT 5);
@@ -85,6 +93,14 @@ var initCases = []struct {
 	{
 		name: "uuids-alone", tables: uuidsAlone, insert: addUUIDAlone, args: []string{"--table", "user_events", "--name", "leavers"},
 		arrives: `"topic":"user_events","payload":{"id": "`,
+	},
+	{
+		name: "marked", tables: marked, insert: addMarked, args: []string{"--table", "order_log"},
+		arrives: `{"id":"2","topic":"order_log"`,
+	},
+	{
+		name: "sqlite-marked", tables: markedInFile, insert: addMarkedInFile, args: []string{"--table", "order_log"},
+		arrives: `{"id":"2","topic":"order.placed"`,
 	},
 	{
 		name: "odd", tables: odd, insert: addOdd, args: []string{"--table", `"My Shop"."Odd.Events"`},

@@ -47,6 +47,8 @@ type Source struct {
 	Table *introspect.Table
 	// Preset names the table's layout; "" if it is not known or the relay's own.
 	Preset string
+	// PresetMarks reports whether that marks the rows that were delivered. Otherwise they are deleted.
+	PresetMarks bool
 }
 
 // IsCustom reports whether the table is a custom table.

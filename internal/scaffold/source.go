@@ -18,8 +18,12 @@ func (d *Draft) writeSource(w *writer) {
 		w.line(3, "table: "+scalar(s.Name))
 		return
 	}
-	w.comment(3, "A custom table: each row is an event, and the relay DELETES it after delivery. "+
-		"The table needs a primary key and a nullable column group_id. The relay changes no other column.")
+	const needs = "The table needs a primary key and a nullable column group_id. "
+	if _, stays := s.Stays(); stays {
+		w.comment(3, "A custom table, whose rows stay and are marked. "+needs+"The relay changes that column and the mark.")
+	} else {
+		w.comment(3, "A custom table: each row is an event, and the relay DELETES it after delivery. "+needs+"The relay changes no other column.")
+	}
 	w.line(3, "table: "+scalar(s.Name))
 	if s.Driver == "postgres" {
 		w.comment(3, "The schema of the relay's own tables; `relay migrate` creates it.")
@@ -38,6 +42,7 @@ func (d *Draft) writeSource(w *writer) {
 	w.line(3, "id: "+scalar(s.Table.Key[0]))
 	s.writeCursor(w)
 	s.writeCreated(w)
+	s.writeMark(w)
 	p := d.proposal()
 	w.comment(3, "What to send: a SELECT that runs once for each batch. {events} stands for the rows of the batch. It returns one row for each event, with the columns id and payload "+
 		"and optionally topic, key, headers and created_at. An event without a row becomes a dead letter: \"not projected\".")
@@ -96,6 +101,7 @@ func (s *Source) Steps(d *introspect.Database) []Step {
 		if group == nil {
 			add("the batch that a row belongs to", "ALTER TABLE "+name+" ADD COLUMN group_id text")
 		}
+		s.addMarkIndex(add)
 		return steps
 	}
 	switch {
@@ -104,6 +110,7 @@ func (s *Source) Steps(d *introspect.Database) []Step {
 	case group.NotNull:
 		add("a row that belongs to no batch has no group_id", "ALTER TABLE "+name+" ALTER COLUMN group_id DROP NOT NULL")
 	}
+	s.addMarkIndex(add)
 	if len(t.MissingPrivileges) > 0 {
 		add("as the owner of the table", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+name+" TO "+role)
 	}
