@@ -105,4 +105,33 @@ func testCustomTables(t *testing.T, programs string) {
 	run = owner.start("relay", "run", "-c", "preset.yaml")
 	run.waitFor(&run.stdout, verbatim, `{"id":"406c07f3-26f0-4eea-a50c-109940064b8f","topic":"outbox.event.invoice","key":"7","payload":{}`)
 	run.stop(os.Interrupt)
+
+	// Only the rows that fulfil the condition are sent; they are deleted, or stay and are marked.
+	psql(`CREATE TABLE orders_log (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, status text NOT NULL, sent_at timestamptz, sends int NOT NULL DEFAULT 0,
+		created_at timestamptz NOT NULL DEFAULT now(), group_id uuid)`)
+	psql("INSERT INTO orders_log (status) SELECT 'sent' FROM generate_series(1, 3000); ANALYZE orders_log")
+	for _, file := range []string{"where.yaml", "mark.yaml"} {
+		owner.write(file, strings.ReplaceAll(files[file], "redis://localhost:6379/0", "stdout:")+"\n")
+	}
+	owner.must("relay migrate -c where.yaml")
+	if got := doctor("where.yaml"); !strings.Contains(got, "WARN  source.where") || !strings.Contains(got, "> "+strings.Replace(strings.TrimSuffix(files["where.sql"], ";"), " ON ", " ON relay.", 1)) {
+		t.Errorf("without a partial index doctor prints %s, want %s", got, files["where.sql"])
+	}
+	psql(files["where.sql"])
+	psql("ANALYZE orders_log; INSERT INTO orders_log (status) VALUES ('ready'), ('draft')")
+	for file, want := range map[string]string{"where.yaml": "0", "mark.yaml": "sent 1 t"} {
+		if got := doctor(file); !strings.Contains(got, "a claim finds events by partial index") {
+			t.Errorf("%s: doctor prints %s", file, got)
+		}
+		id := psql("INSERT INTO orders_log (status) VALUES ('ready') RETURNING id")
+		run := owner.start("relay", "run", "-c", file)
+		run.waitFor(&run.stdout, verbatim, `{"id":"`+id+`","topic":"orders_log","payload":{"id": `+id)
+		run.stop(os.Interrupt)
+		if got := psql("SELECT coalesce((SELECT concat_ws(' ', status, sends, sent_at IS NOT NULL AND group_id IS NULL) FROM orders_log WHERE id = " + id + "), '0')"); got != want {
+			t.Errorf("%s: the row is %q", file, got)
+		}
+	}
+	if got := psql("SELECT count(*) FROM orders_log WHERE status IN ('ready', 'draft')"); got != "1" {
+		t.Errorf("%s rows are no events, want the draft", got)
+	}
 }
