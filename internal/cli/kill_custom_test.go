@@ -26,6 +26,7 @@ const customSource = `pipelines:
       table: Activity Events
       schema: relay
       id: The Id
+      %s
       project: |
         SELECT e."The Id" AS id, 'orders' AS topic, a.lead AS key, to_jsonb(a) AS payload
         FROM {events} e JOIN activities a ON a.id = e.activity_id
@@ -39,31 +40,46 @@ const (
 	integerKey = "bigint GENERATED ALWAYS AS IDENTITY"
 	uuidKey    = "uuid DEFAULT gen_random_uuid()"
 
+	// A marked row has been sent once, and history never.
+	marks     = "where: sent_at IS NULL\n      done: mark\n      mark: {sent_at: now(), sends: sends + 1}"
+	markedSQL = `
+ALTER TABLE "Activity Events" ADD COLUMN sent_at timestamptz, ADD COLUMN sends integer NOT NULL DEFAULT 0;
+CREATE INDEX ON "Activity Events" ("The Id") WHERE sent_at IS NULL;
+INSERT INTO "Activity Events" (activity_id, sent_at, sends) SELECT i, now(), 1 FROM generate_series(1, 1000) i`
+
 	oneSink  = "sink: {url: %[1]q}"
 	twoSinks = "sinks: [{name: log, url: %[1]q}, {name: second, url: %[1]q, stream: second, batch_size: 20}]"
 )
 
 // A relay is killed while it drains a custom table. Events with a parent arrive once at each sink, the others become dead letters
-// once.
+// once. Rows are deleted, or marked once.
 func TestKill9_CustomTable(t *testing.T) {
 	t.Parallel()
 	const events, kills = 15_000, 6
 	for name, of := range map[string]struct {
 		key, sinks string
 		streams    []string
+		marks      string
 	}{
-		"integer":            {integerKey, oneSink, []string{"orders"}},
-		"uuid":               {uuidKey, oneSink, []string{"orders"}},
-		"integer, two sinks": {integerKey, twoSinks, []string{"orders", "second"}},
-		"uuid, two sinks":    {uuidKey, twoSinks, []string{"orders", "second"}},
+		"integer":            {integerKey, oneSink, []string{"orders"}, ""},
+		"uuid":               {uuidKey, oneSink, []string{"orders"}, ""},
+		"integer, two sinks": {integerKey, twoSinks, []string{"orders", "second"}, ""},
+		"uuid, two sinks":    {uuidKey, twoSinks, []string{"orders", "second"}, ""},
+		"marked":             {integerKey, oneSink, []string{"orders"}, marks},
+		"marked, two sinks":  {integerKey, twoSinks, []string{"orders", "second"}, marks},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			to, db := redisStream(t), newDatabase(t)
-			for statement := range strings.SplitSeq(fmt.Sprintf(customSQL, of.key, events), ";\n") {
+			ddl, left := fmt.Sprintf(customSQL, of.key, events), `SELECT (SELECT count(*) FROM "Activity Events") + (SELECT count(*) FROM relay.outbox_batches)`
+			if of.marks != "" {
+				ddl += ";" + markedSQL
+				left = `SELECT (SELECT count(*) FROM "Activity Events" WHERE sent_at IS NULL OR group_id IS NOT NULL) + (SELECT count(*) FROM relay.outbox_batches)`
+			}
+			for statement := range strings.SplitSeq(ddl, ";\n") {
 				db.exec(statement)
 			}
-			path := write(t, strings.Replace(fmt.Sprintf(customSource, db.url, fmt.Sprintf(of.sinks, to.url)), "Activity Events\n", "'\"Activity Events\"'\n", 1))
+			path := write(t, strings.Replace(fmt.Sprintf(customSource, db.url, of.marks, fmt.Sprintf(of.sinks, to.url)), "Activity Events\n", "'\"Activity Events\"'\n", 1))
 			do(t, nil, "migrate", "-c", path).want(t, 0, "activities: applied schema relay, 0001_", "")
 			for range kills {
 				r := start(t, nil, "run", "-c", path)
@@ -74,7 +90,7 @@ func TestKill9_CustomTable(t *testing.T) {
 			r := start(t, nil, "run", "-c", path)
 			r.waitForLog("pipeline runs")
 			wait(t, 2*time.Minute, func() error {
-				if n := db.count(`SELECT (SELECT count(*) FROM "Activity Events") + (SELECT count(*) FROM relay.outbox_batches)`); n != 0 {
+				if n := db.count(left); n != 0 {
 					return fmt.Errorf("%d rows are left in buffer and ledger", n)
 				}
 				return nil
@@ -102,6 +118,11 @@ func TestKill9_CustomTable(t *testing.T) {
 				slices.Sort(arrived)
 				if diff := cmp.Diff(want, arrived); diff != "" {
 					t.Errorf("arrived in stream %s (-want +got):\n%.2000s", stream, diff)
+				}
+			}
+			if of.marks != "" {
+				if n := db.count(`SELECT count(*) FROM "Activity Events" WHERE sends = 1`); n != events+1000 {
+					t.Errorf("%d rows were marked once, want all %d", n, events+1000)
 				}
 			}
 			const deadSQL = `SELECT count(*) FILTER (WHERE error = 'not projected' AND (event_row->>'activity_id')::int % 100 = 0) - 1000 * count(*) FILTER (WHERE error <> 'not projected') FROM relay.outbox_dead_letters`
