@@ -12,6 +12,9 @@ import (
 // projection counts, so that a column can be left out on purpose. Columns that are the relay's or name the event are no part
 // of the result, nor those that [LooksSecret] or that say when a row was changed.
 func (o CustomTable) Unsent(columns []string) (unsent []string) {
+	if o.Mark != nil { // the row stays
+		return nil
+	}
 	text := literals.ReplaceAllStringFunc(o.Project, func(part string) string {
 		if strings.HasPrefix(part, "'") {
 			return "''"

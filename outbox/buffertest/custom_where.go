@@ -144,15 +144,19 @@ func whereOrphans(t *testing.T, h Harness) {
 func whereDelayed(t *testing.T, h Harness) {
 	f := h.Open(t, Options{Where: ready, Delays: true})
 	far := f.Insert(t, delay(never, orders(2)...)...)
-	near := f.Insert(t, delay(time.Second, orders(2)...)...)
-	makeReady(t, f, true, far[0], near[0])
-	settle(t, f.Buffer, claimAvailable(t, f.Buffer, nil), delivered())
-	for range 3 { // a sweep finds nothing that no claim takes
+	makeReady(t, f, true, far[0])
+	settled := f.Insert(t, orders(1)...) // the cursor passes the others
+	makeReady(t, f, true, settled...)
+	settle(t, f.Buffer, claim(t, f.Buffer, 10), delivered())
+	for range 3 { // the first count sweeps, and finds nothing that no claim takes
 		backlog, err := f.Buffer.CountBacklog(t.Context(), 10)
 		ok(t, "CountBacklog", err)
 		equal(t, "unclaimed", backlog.Unclaimed, 0)
 		claimNone(t, f.Buffer)
 	}
+	near := f.Insert(t, delay(time.Second, orders(2)...)...)
+	makeReady(t, f, true, near[0])
+	settle(t, f.Buffer, claimAvailable(t, f.Buffer, nil), delivered())
 	pending(t, f, 0)
 	audit, err := f.Buffer.Audit(t.Context())
 	ok(t, "Audit", err)

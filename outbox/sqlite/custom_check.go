@@ -186,7 +186,7 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 		d.warn("ages", "no column of table "+table+" says when a row was inserted: the age of waiting events is unknown, and relay_oldest_pending_seconds is absent",
 			"add such a column, and name it as source.created_at")
 	}
-	if unsent := c.b.config.Custom.Unsent(s.columns); unsent != nil && !c.b.marks() {
+	if unsent := c.b.config.Custom.Unsent(s.columns); unsent != nil {
 		d.findings = append(d.findings, projection.Unsent(unsent, table))
 	}
 	if c.b.config.Custom.Where == "" {

@@ -114,9 +114,7 @@ func New(p Parts, tables *ledger.Tables, facts Facts, c buffer.CustomTable, rela
 			t.insert = append(t.insert, c)
 		}
 	}
-	if t.unsent = c.Unsent(columns); t.marks() { // what is not sent stays
-		t.unsent = nil
-	}
+	t.unsent = c.Unsent(columns)
 	for _, c := range facts.Columns {
 		if c.OID == pg.OIDTimestamptz || c.OID == pg.OIDTimestamp {
 			t.times = append(t.times, c.Name)
