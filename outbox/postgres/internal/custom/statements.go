@@ -130,7 +130,7 @@ const fullSweepSQL = `
 SELECT max(id), count(*), count(*), min(id) FROM (
   SELECT e.custom_id::bigint AS id FROM custom_events e
   WHERE e.custom_id >= $5::bigint AND e.custom_id <= $3::bigint AND e.group_id IS NULL AND custom_where AND ` + ledger.AvailableOfSQL + `
-    AND $1::text IS NOT NULL AND $2::bigint IS NOT NULL
+    AND $1::text IS NOT NULL AND $2::bigint IS NOT NULL AND $6::boolean IS NOT NULL
   ORDER BY e.custom_id LIMIT least($4::bigint, 10000)) late`
 
 // Orphans; see package backlog. A custom table has no keys before it is projected.
