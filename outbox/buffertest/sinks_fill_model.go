@@ -1,7 +1,9 @@
 package buffertest
 
 import (
+	"flag"
 	"fmt"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -26,7 +28,19 @@ func fillRandom(t *testing.T, p *sinksCase) {
 	for _, routes := range [][]buffer.Route{first, second, third, fourth} {
 		relays = append(relays, p.Buffer(t, p.mode, routes...))
 	}
+	// A sequence takes a while on a server, so there are fewer than rapid's 100, unless a flag asks for a number.
+	limit, passed, failed := 20, 0, false
+	flag.Visit(func(f *flag.Flag) {
+		if f.Name == "rapid.checks" {
+			limit = math.MaxInt
+		}
+	})
 	rapid.Check(t, func(r *rapid.T) {
+		if passed >= limit && !failed {
+			return
+		}
+		ended := false
+		defer func() { failed = failed || !ended }()
 		for _, table := range []string{"outbox_events", "outbox_batches", "outbox_dead_letters", "outbox_archive", "outbox_sinks"} {
 			p.Exec(t, "DELETE FROM "+table)
 		}
@@ -44,6 +58,8 @@ func fillRandom(t *testing.T, p *sinksCase) {
 			"fill all": m.fillAll,
 		})
 		m.drain(r)
+		ended = true
+		passed++
 	})
 }
 
