@@ -17,7 +17,9 @@ import (
 // fillRandom runs random sequences of what routes events, changes the sinks and fills them, and compares with a model what each sink lacks, and what it
 // got in the end. Sinks are added and restored together, dropped and renamed, and batches come back in parts, between any two fills.
 func fillRandom(t *testing.T, p *sinksCase) {
-	route := func(name, was string, size int) buffer.Route { return buffer.Route{Sink: name, Was: was, BatchSize: size} }
+	route := func(name, was string, size int) buffer.Route {
+		return buffer.Route{Sink: name, Was: was, BatchSize: size}
+	}
 	var (
 		first  = []buffer.Route{route("a", "", 4), route("b", "", 3)}
 		second = append(slices.Clone(first), route("c", "", 5), route("d", "", 2))
