@@ -178,7 +178,14 @@ var claimMutants = []mutant{
 		file: "outbox/postgres/internal/watermark/delayed.go",
 		old:  "Blocked: w.delayed.blocked, Rows:",
 		new:  "Rows:",
-		pkg:  "./outbox/postgres", test: "TestBuffer$/delayed/of_a_blocked_key",
+		pkg:  "./outbox/postgres", test: "TestDelayed_BlockedKeyCost",
+	},
+	{
+		name: "due events below the floor are not pending",
+		file: "outbox/postgres/internal/backlog/status.go",
+		old:  "				fresh.events += fresh.due\n",
+		new:  "",
+		pkg:  "./outbox/postgres", test: "TestBuffer$/delayed/that_is_due",
 	},
 	{
 		name: "nothing counts when a delayed event is available",

@@ -21,6 +21,7 @@ var delayedCases = []testCase{
 	{name: "delayed/is divided, retried and buried like others", delays: true, run: delayedFails},
 	{name: "delayed/ids far apart are different batches", delays: true, run: delayedScattered},
 	{name: "delayed/is no backlog in status and audit", delays: true, run: delayedStatus},
+	{name: "delayed/that is due and not claimed is pending", delays: true, run: delayedPending},
 	{name: "delayed/holds no key", delays: true, relayTableOnly: true, run: delayedKey},
 	{name: "delayed/of a blocked key hold up no other key", delays: true, relayTableOnly: true, run: delayedBlocked},
 }
@@ -312,6 +313,51 @@ func passFloor(t *testing.T, b buffer.Queue, until time.Time) {
 	})
 }
 
+// delayedPending: events that became available below cursor and floor are pending while nothing claims them, and an age counts from their time.
+func delayedPending(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Delays: true})
+	events := delay(6*time.Second, orders(7)...)
+	ids := f.Insert(t, events...)
+	f.Insert(t, delay(never, orders(2)...)...)
+	settle(t, f.Buffer, claim(t, f.Buffer, f.more(t)), delivered())
+	due := events[0].AvailableAt
+	passFloor(t, f.Buffer, due)
+	testkit.Eventually(t, func() error {
+		s, err := f.Buffer.Status(t.Context())
+		if err == nil && s.Delayed != 2 {
+			err = fmt.Errorf("%d are delayed", s.Delayed)
+		}
+		return err
+	})
+	pending := func(when string, of buffer.Buffer, want int64) {
+		t.Helper()
+		s, err := of.Status(t.Context())
+		ok(t, "Status", err)
+		equal(t, when+": pending and delayed", []int64{s.Pending, s.Delayed}, []int64{want, 2})
+		if age := time.Since(due); want > 0 && !s.AgeUnknown && (s.OldestPending <= 0 || s.OldestPending > age+time.Second) {
+			t.Fatalf("%s: the oldest is pending for %v; it became available %v ago", when, s.OldestPending, age)
+		}
+	}
+	status := f.Second(t) // a process that only reads the status
+	pending("due", f.Buffer, 7)
+	pending("due, another process", status, 7)
+	countBacklogUnclaimed(t, f.Buffer, 7)
+	b := claim(t, f.Buffer, 3)
+	equal(t, "events claimed", b.IDs(), ids[:3])
+	pending("partly claimed", f.Buffer, 7)
+	pending("partly claimed, another process", status, 7)
+	settle(t, f.Buffer, b, delivered())
+	pending("partly delivered", f.Buffer, 4)
+	a, err := f.Buffer.Audit(t.Context())
+	ok(t, "Audit", err)
+	equal(t, "unclaimed and delayed", []int64{a.Unclaimed, a.Delayed}, []int64{4, 2})
+	b = claimAvailable(t, f.Buffer, nil)
+	equal(t, "the others claimed", b.IDs(), ids[3:])
+	settle(t, f.Buffer, b, delivered())
+	pending("delivered", f.Buffer, 0)
+	pending("delivered, another process", status, 0)
+}
+
 // delayedBlocked: the key of more events than a look returns is in a batch that waits. Those of another key that became available after them
 // are claimed meanwhile, and the others when their key is free.
 func delayedBlocked(t *testing.T, h Harness) {
@@ -352,6 +398,11 @@ func delayedBlocked(t *testing.T, h Harness) {
 	for range 3 { // the key is blocked still
 		countBacklogBlocked(t, f.Buffer)
 		claimNone(t, f.Buffer)
+	}
+	for _, of := range []buffer.Buffer{f.Buffer, f.Second(t)} {
+		s, err := of.Status(t.Context())
+		ok(t, "Status", err)
+		equal(t, "pending", s.Pending, int64(blocked+1))
 	}
 	settle(t, f.Buffer, head, delivered())
 	var got []int64

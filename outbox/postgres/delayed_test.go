@@ -1,6 +1,7 @@
 package postgres_test
 
 import (
+	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -66,7 +67,7 @@ func TestDelayed_Sinks(t *testing.T) {
 			t.Cleanup(func() { testkit.NoError(t, b.Close()) })
 			testkit.NoError(t, b.RegisterSinks(t.Context()))
 			_, err = p.pool.Exec(t.Context(), `INSERT INTO outbox_events (topic, key, payload, available_at)
-				VALUES ('contact.new', 'k', '1', clock_timestamp() + interval '1 s'), ('contact.new', 'k', '2', 'infinity')`)
+				VALUES ('contact.new', 'k', '1', clock_timestamp() + interval '5 s'), ('contact.new', 'k', '2', 'infinity')`)
 			testkit.NoError(t, err)
 			route := func() *buffer.Routed {
 				t.Helper()
@@ -81,6 +82,14 @@ func TestDelayed_Sinks(t *testing.T) {
 				}
 				return err
 			})
+			status, err := b.Status(t.Context()) // the floor has passed the event
+			testkit.NoError(t, err)
+			testkit.Equal(t, "pending", status.Pending, 1)
+			unrouted := status.Sinks[len(status.Sinks)-1]
+			testkit.Equal(t, "pending and not routed", unrouted.Pending, 1)
+			if unrouted.OldestPending <= 0 || unrouted.OldestPending > 4*time.Second {
+				t.Errorf("the oldest is pending for %v", unrouted.OldestPending)
+			}
 			routed := route()
 			if routed == nil || fmt.Sprint(routed.Sinks) != "[all crm]" || routed.Events != 1 {
 				t.Fatalf("routed %+v, want one event to all and crm", routed)
@@ -92,12 +101,13 @@ func TestDelayed_Sinks(t *testing.T) {
 	}
 }
 
-// TestDelayed_BlockedKeyCost: what waits for a blocked key, and the dead rows behind it, are read once, not by every count and claim.
+// TestDelayed_BlockedKeyCost: what waits for a blocked key, and the dead rows behind it, are read once, not by every count and claim, and are
+// found when the key is free.
 func TestDelayed_BlockedKeyCost(t *testing.T) {
 	t.Parallel()
 	const events, rounds = 3000, 50
 	p := newMigratedDB(t, buffertest.Options{Ordered: true})
-	b := p.fixture(t, "outbox_events", "orders").Buffer
+	f := p.fixture(t, "outbox_events", "orders")
 	run := func(sql string) {
 		t.Helper()
 		_, err := p.pool.Exec(t.Context(), sql)
@@ -110,10 +120,25 @@ func TestDelayed_BlockedKeyCost(t *testing.T) {
 	}
 	run("ALTER TABLE outbox_events SET (autovacuum_enabled = false)")
 	run("INSERT INTO outbox_events (topic, key, payload) VALUES ('t', 'blocked', '1')")
-	if head, err := b.Claim(t.Context(), 10, time.Hour); err != nil || head.Len() != 1 {
+	head, err := f.Buffer.Claim(t.Context(), 10, time.Hour)
+	if err != nil || head == nil || head.Len() != 1 {
 		t.Fatalf("claimed %v, %v", head, err)
 	}
 	insert("blocked", events)
+	run("UPDATE outbox_events SET available_at = available_at + interval '1 day' WHERE group_id IS NULL")
+	testkit.Eventually(t, func() error { // the floor passes them while they are delayed
+		if _, err := f.Buffer.CountBacklog(t.Context(), 100); err != nil {
+			return err
+		}
+		var passed bool
+		err := p.pool.QueryRow(t.Context(), "SELECT floor >= (SELECT max(id) FROM outbox_events) FROM outbox_buffers").Scan(&passed)
+		if err == nil && !passed {
+			err = errors.New("the floor that is stored has not passed the events")
+		}
+		return err
+	})
+	run("UPDATE outbox_events SET available_at = available_at - interval '1 day' WHERE group_id IS NULL")
+	b := f.Second(t) // begins at that floor
 	pinned, err := p.pool.BeginTx(t.Context(), pgx.TxOptions{IsoLevel: pgx.RepeatableRead})
 	testkit.NoError(t, err)
 	_, err = pinned.Exec(t.Context(), "SELECT FROM outbox_batches")
@@ -130,6 +155,12 @@ func TestDelayed_BlockedKeyCost(t *testing.T) {
 		}
 	}
 	testkit.NoError(t, pinned.Rollback(t.Context()))
+	testkit.NoError(t, f.Buffer.Settle(t.Context(), head, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	_, err = b.CountBacklog(t.Context(), 100)
+	testkit.NoError(t, err)
+	if l, err := b.Claim(t.Context(), 10, time.Hour); err != nil || l == nil || l.Len() != 10 {
+		t.Fatalf("claimed %v, %v when the key is free, want 10 events", l, err)
+	}
 	testkit.NoError(t, b.Close()) // a session reports its statistics when it ends
 	p.pool.Reset()
 	var read int64
@@ -144,5 +175,35 @@ func TestDelayed_BlockedKeyCost(t *testing.T) {
 	})
 	if read > 10*events {
 		t.Errorf("%d entries of the index were read in %d rounds, want %d at most", read, rounds, 10*events)
+	}
+}
+
+// TestDelayed_PendingEstimate: more events are due below the floor than a status counts one by one.
+func TestDelayed_PendingEstimate(t *testing.T) {
+	t.Parallel()
+	const due, delayed = 120_000, 10
+	p := newMigratedDB(t, buffertest.Options{})
+	f := p.fixture(t, "outbox_events", "orders")
+	_, err := p.pool.Exec(t.Context(), `INSERT INTO outbox_events (topic, payload, available_at)
+		SELECT 't', '1', CASE WHEN i <= $1 THEN clock_timestamp() + interval '5 s' ELSE 'infinity' END FROM generate_series(1, $1::int + $2::int) i`, due, delayed)
+	testkit.NoError(t, err)
+	testkit.Eventually(t, func() error {
+		backlog, err := f.Buffer.CountBacklog(t.Context(), 100)
+		if err == nil && backlog.Unclaimed < 100 {
+			err = fmt.Errorf("%d are counted", backlog.Unclaimed)
+		}
+		return err
+	})
+	f.Exec(t, "ANALYZE outbox_events")
+	for name, b := range map[string]buffer.Buffer{"relay": f.Buffer, "status": f.Second(t)} {
+		began := time.Now()
+		testkit.Eventually(t, func() error {
+			s, err := b.Status(t.Context())
+			if err == nil && (s.Pending < due-due/10 || s.Pending > due+due/10 || s.Delayed != delayed) {
+				err = fmt.Errorf("%s: %d are pending and %d delayed, want about %d and %d", name, s.Pending, s.Delayed, due, delayed)
+			}
+			return err
+		})
+		t.Logf("%s: %v", name, time.Since(began))
 	}
 }

@@ -66,9 +66,10 @@ func (b *Backlog) sinksStep(t *ledger.Tables, s *buffer.Status, at map[string]in
 	}}
 }
 
-// freshEvents are the unclaimed events.
+// freshEvents are the unclaimed events. due are those of them that were delayed and that the floor has passed.
 type freshEvents struct {
 	events     int64
+	due        int64
 	oldest     time.Duration
 	ageUnknown bool
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // The ledger has the exact number of claimed events; unclaimed ones are counted from the floor on, up to
-// buffer.PendingExact. Suspects include those of the dead-letter hook: they keep everything else of the process waiting too.
+// buffer.PendingExact, and so are delayed ones below it that are due, by their index from $7 on. Suspects include those of the dead-letter hook: they keep everything else of the process waiting too.
 const statusSQL = `
 WITH` + ledger.HeldSQL + `, ledger AS (
   SELECT count(*) FILTER (WHERE state = 'leased') AS leased,
@@ -27,9 +27,18 @@ WITH` + ledger.HeldSQL + `, ledger AS (
     SELECT greatest(e.created_at, e.available_at) AS created_at FROM outbox_events e
     WHERE e.id > $2::bigint AND e.group_id IS NULL AND NOT e.id::bigint <@ (SELECT members FROM held) AND ` + ledger.AvailableOfSQL + `
     ORDER BY e.id LIMIT $6::bigint) counted
+), below AS (
+  SELECT coalesce(range_agg(m), '{}') AS members FROM outbox_batches, unnest(members) m
+  WHERE buffer = $1 AND members IS NOT NULL AND first_id <= $2::bigint
+), due AS (
+  SELECT count(*) AS events, min(created_at) FILTER (WHERE isfinite(created_at)) AS oldest_at FROM (
+    SELECT greatest(e.created_at, e.available_at) AS created_at FROM outbox_events e
+    WHERE e.available_at > $7::timestamptz AND e.available_at <= statement_timestamp() AND e.id <= $2::bigint AND e.group_id IS NULL
+      AND NOT e.id::bigint <@ (SELECT members FROM below)
+    ORDER BY e.available_at LIMIT $6::bigint) counted
 )
 SELECT leased, waiting, delivered, claimed, fresh.events,
-       (extract(epoch FROM clock_timestamp() - least(ledger.oldest_at, fresh.oldest_at)) * 1000000)::bigint,
+       (extract(epoch FROM clock_timestamp() - least(ledger.oldest_at, fresh.oldest_at, due.oldest_at)) * 1000000)::bigint,
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL),
        (SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)) * 1000000, 0)::bigint
         FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'),
@@ -37,8 +46,9 @@ SELECT leased, waiting, delivered, claimed, fresh.events,
        CASE WHEN $3::bigint > 0 THEN least($3::numeric - $2::bigint, 9223372036854775807)::bigint ELSE 9223372036854775807 END,
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL AND notified_at IS NULL),
        suspects, coalesce(extract(epoch FROM clock_timestamp() - oldest_suspect) * 1000000, 0)::bigint,
-       (extract(epoch FROM clock_timestamp() - fresh.oldest_at) * 1000000)::bigint
-FROM ledger, alone, fresh`
+       (extract(epoch FROM clock_timestamp() - least(fresh.oldest_at, due.oldest_at)) * 1000000)::bigint,
+       due.events
+FROM ledger, alone, fresh, due`
 
 // Delayed events are counted by their index, up to $1; its statistics say how many there are in all. The next one is due in so many microseconds.
 const delayedSQL = `
@@ -50,17 +60,23 @@ SELECT (SELECT count(*) FROM (
        (SELECT (extract(epoch FROM least(e.available_at, statement_timestamp() + interval '1 year') - statement_timestamp()) * 1000000)::bigint
         FROM outbox_events e WHERE e.available_at > statement_timestamp() AND e.group_id IS NULL ORDER BY e.available_at LIMIT 1)`
 
-// delayedStep reads how many events are delayed.
-func delayedStep(t *ledger.Tables, s *buffer.Status) []pg.Step {
+// delayedStep reads how many events are delayed. It also estimates how many more than were counted are due, if those are too many to count.
+func delayedStep(t *ledger.Tables, s *buffer.Status, fresh *freshEvents) []pg.Step {
 	if t.Statements.Delayed == "" {
 		return nil
 	}
 	return []pg.Step{{
 		SQL: t.Statements.Delayed, Args: []string{pg.Int(buffer.PendingExact + 1), t.Events, t.AvailableAt},
 		Row: func(v [][]byte) error {
+			all := pg.ReadInt8(v[1])
 			s.Delayed, s.NextDelayed = pg.ReadInt8(v[0]), 0
 			if s.Delayed > buffer.PendingExact {
-				s.Delayed = max(s.Delayed, pg.ReadInt8(v[1]))
+				s.Delayed = max(s.Delayed, all-fresh.due)
+			}
+			if fresh.due > buffer.PendingExact {
+				more := max(0, all-s.Delayed-fresh.due)
+				fresh.events += more
+				s.Pending += more
 			}
 			if v[2] != nil {
 				s.NextDelayed = max(1, time.Duration(pg.ReadInt8(v[2]))*time.Microsecond)
@@ -89,16 +105,18 @@ func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 			SQL: t.Statements.Status,
 			Args: []string{
 				t.Buffer, pg.Int(after), pg.Int(lastValue), b.base.Pipeline, t.Events, pg.Int(buffer.PendingExact + 1),
+				pg.Timestamp(b.watermarks.DelayedAfter()),
 			},
 			Row: func(v [][]byte) error {
 				s.Leased, s.Waiting, s.Delivered = pg.ReadInt8(v[0]), pg.ReadInt8(v[1]), pg.ReadInt8(v[2])
-				fresh = freshEvents{events: pg.ReadInt8(v[4])}
-				fresh.oldest, fresh.ageUnknown = t.Age(v[13], fresh.events)
+				fresh = freshEvents{events: pg.ReadInt8(v[4]), due: pg.ReadInt8(v[14])}
+				fresh.oldest, fresh.ageUnknown = t.Age(v[13], fresh.events+fresh.due)
 				if fresh.events > buffer.PendingExact {
 					// The statistics' count of rows, or the ids drawn since the floor if those are fewer. A table
 					// without a sequence has no count of ids.
 					fresh.events = max(fresh.events, min(pg.ReadInt8(v[8]), pg.ReadInt8(v[9])))
 				}
+				fresh.events += fresh.due
 				s.Pending = pg.ReadInt8(v[3]) + fresh.events
 				s.OldestPending, s.AgeUnknown = t.Age(v[5], s.Pending)
 				s.Dead, s.Unnotified = pg.ReadInt8(v[6]), pg.ReadInt8(v[10])
@@ -116,7 +134,7 @@ func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 			},
 		},
 	}
-	steps = append(steps, delayedStep(t, &s)...)
+	steps = append(steps, delayedStep(t, &s, &fresh)...)
 	if b.base.Sinks != nil {
 		steps = append(steps, b.sinksStep(t, &s, at))
 	}

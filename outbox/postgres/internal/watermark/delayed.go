@@ -78,6 +78,17 @@ type Due struct {
 	Counted bool
 }
 
+// DelayedAfter is the time after which there may be events that are due and in no batch; zero: not known.
+func (w *Watermarks) DelayedAfter() time.Time {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	after := w.delayed.after()
+	if !after.IsZero() && len(w.delayed.blocked) > 0 {
+		after = earlier(after, w.delayed.blocked[0].Oldest.Add(-time.Microsecond))
+	}
+	return after
+}
+
 // NextLook returns what the next look begins with.
 func (w *Watermarks) NextLook() LookFrom {
 	w.mu.Lock()
