@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"slices"
+	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
@@ -32,8 +33,8 @@ func (w *Worker) deferUnavailable(l *buffer.Lease) []buffer.Outcome {
 		o.Error = "deferred: the sink has accepted nothing since this refusal: " + err.Error()
 		return []buffer.Outcome{o}
 	}
-	if err := w.refusals.passesOver(l); err != nil {
-		return []buffer.Outcome{passedOver(l, err)}
+	if wait, err := w.refusals.passesOver(l); err != nil {
+		return []buffer.Outcome{passedOver(l, wait, err)}
 	}
 	if w.addresser == nil || len(l.Events) == 0 || !w.breakers.any() {
 		return nil
@@ -48,9 +49,9 @@ func (w *Worker) deferUnavailable(l *buffer.Lease) []buffer.Outcome {
 }
 
 // passedOver lets a batch wait for a moment as it is, or until the sink accepts events again.
-func passedOver(l *buffer.Lease, refusal error) buffer.Outcome {
+func passedOver(l *buffer.Lease, wait time.Duration, refusal error) buffer.Outcome {
 	return buffer.Outcome{
-		Verdict: buffer.Retry, GroupID: l.GroupID, Attempts: l.Attempts, Outages: l.Outages, Address: new(string), After: passedOverFor,
+		Verdict: buffer.Retry, GroupID: l.GroupID, Attempts: l.Attempts, Outages: l.Outages, Address: new(string), After: wait,
 		Error: "not sent, because a later batch is tried first: the sink has accepted nothing since this refusal: " + refusal.Error(),
 	}
 }

@@ -304,14 +304,18 @@ func (d *refusals) pausedSince(l *buffer.Lease) error {
 	return nil
 }
 
-// passesOver returns why a batch is not sent although the pause allows a claim: it stands before the one that is tried. nil: send it.
-func (d *refusals) passesOver(l *buffer.Lease) error {
+// passesOver returns why a batch is not sent although the pause allows a claim, and for how long it waits: it stands before the one that is tried. nil: send it.
+func (d *refusals) passesOver(l *buffer.Lease) (wait time.Duration, why error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.paused() || l.GroupID == d.path || d.decides(d.batches[l.GroupID]) || !d.tries.passesOver(time.Now(), l.Last) {
-		return nil
+	switch {
+	case !d.paused():
+	case d.decides(d.batches[l.GroupID]): // it needs no request
+		d.tries.needsNone()
+	case d.tries.passesOver(time.Now(), l.Last || l.GroupID == d.path):
+		return d.tries.pause(), d.last
 	}
-	return d.last
+	return 0, nil
 }
 
 // sending tells when the send of a batch begins and ends.

@@ -16,16 +16,17 @@ type tries struct {
 	// skip is how many batches the next try still passes over, and out how many of them may be claimed already, the last one at outAt.
 	skip, out int
 	outAt     time.Time
-	passed    int // batches that were passed over since the sink refuses everything
+	begun     bool // the next try, with its first claim
+	passed    int  // batches that were passed over since the sink refuses everything
 }
 
 const (
 	// tryTakes is how long a claim and its send are waited for before another is tried.
 	tryTakes = time.Second
-	// passedOverFor is how long a batch waits that was passed over. Others are due then, too.
-	passedOverFor = 5 * time.Second
 	// maxSkip bounds what a try passes over, and maxPassed what all of them do: each costs a lease.
 	maxSkip, maxPassed = 127, 2000
+	// inTurn batches are sent one after the other, without passing over any.
+	inTurn = 8
 )
 
 // tryPace is the time between two tries: a good event whose turn it is waits no longer.
@@ -34,16 +35,24 @@ var tryPace = Backoff{Initial: 200 * time.Millisecond, Max: 5 * time.Second, Mul
 // refused notes that a try was.
 func (t *tries) refused(now time.Time) {
 	t.n++
-	t.until = now.Add(min(tryPace.After(t.n), t.pace.After(t.n)))
-	if t.skip, t.out = 0, 0; t.passed < maxPassed {
+	t.until = now.Add(t.pause())
+	if t.skip, t.out, t.begun = 0, 0, false; t.passed < maxPassed {
 		t.skip = min(1<<min(t.n, 16)-1, maxSkip)
 	}
 }
+
+// pause is the time between the last try and the next one. A batch that is passed over waits as long: others are due then, too.
+func (t *tries) pause() time.Duration { return min(tryPace.After(t.n), t.pace.After(t.n)) }
 
 // allow returns how many batches may be claimed now, if so many are ready: 0 or 1. It is passed over if another one is ready.
 func (t *tries) allow(now time.Time, ready int) int {
 	if t.out > 0 && now.Sub(t.outAt) > tryTakes { // there was nothing to claim
 		t.out = 0
+	}
+	if !t.begun && !now.Before(t.until) { // each is passed over once at most, and few are sent in turn soon enough
+		if t.begun, t.skip = true, min(t.skip, ready-1); ready <= inTurn {
+			t.skip = 0
+		}
 	}
 	switch {
 	case now.Before(t.until), t.out > 0 && (t.out == t.skip || ready < 2):
@@ -57,7 +66,10 @@ func (t *tries) allow(now time.Time, ready int) int {
 	return 1
 }
 
-// passesOver reports whether the batch that was claimed is passed over. last: nothing was committed behind it, so it is the try.
+// needsNone notes that a batch was claimed about which the sink need not be asked.
+func (t *tries) needsNone() { t.out = max(t.out-1, 0) }
+
+// passesOver reports whether the batch that was claimed is passed over. last: it must not be, so it is the try.
 func (t *tries) passesOver(now time.Time, last bool) bool {
 	if t.out == 0 {
 		return false

@@ -34,16 +34,27 @@ func TestTries(t *testing.T) {
 		expect("a second one", one.allow(now, 1000), 0)
 	}
 
+	// Of few none is passed over, and of others each one once.
 	one.refused(now)
 	now = one.until
-	expect("the first of two", one.allow(now, 2), 1)
-	expect("another before it is known what the first one is", one.allow(now, 1), 0)
-	if !one.passesOver(now, false) {
-		t.Fatal("the first of two is sent")
-	}
-	expect("the last one", one.allow(now, 1), 1)
+	expect("the first of a few", one.allow(now, inTurn), 1)
 	if one.passesOver(now, false) {
-		t.Fatal("the last one is passed over")
+		t.Fatal("one of a few is passed over")
+	}
+	one.refused(now)
+	now = one.until
+	for left := inTurn + 2; left > 1; left-- {
+		expect("claims to be passed over", one.allow(now, left), 1)
+		if left == 2 {
+			expect("another before it is known what the last one is", one.allow(now, 1), 0)
+		}
+		if !one.passesOver(now, false) {
+			t.Fatal("a batch is sent that is to be passed over")
+		}
+	}
+	expect("the last one", one.allow(now, inTurn), 1)
+	if one.passesOver(now, false) {
+		t.Fatal("all are passed over")
 	}
 
 	one.refused(now)

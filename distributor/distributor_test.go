@@ -344,8 +344,24 @@ func TestBackpressure_Probes(t *testing.T) {
 		if total < 11 || total > 12 { // at 0, 5, 15, 35, 65, 95, ...
 			t.Errorf("%d probes in five minutes", total)
 		}
+		// One that is delivered is followed by the next at once, until another one has to wait.
+		waitUntil(395 * time.Second)
+		delivered := 0
+		for range 50 {
+			for _, ticket := range b.issued() {
+				delivered++
+				b.Done(distributor.Report{Ticket: ticket, Events: 10, Full: true})
+			}
+		}
+		if delivered < 40 {
+			t.Errorf("%d probes that were delivered, of 50", delivered)
+		}
+		waitUntil(396 * time.Second)
+		expect(t, "a probe that has to wait", claimed(), 1)
+		waitUntil(398 * time.Second)
+		expect(t, "another one soon after it", claimed(), 0)
 		b.buffer.set(func(b *fakeBuffer) { b.waiting = 2 })
-		waitUntil(363 * time.Second)
+		waitUntil(404 * time.Second)
 		if claimed() == 0 {
 			t.Error("nothing is claimed when fewer wait")
 		}

@@ -144,6 +144,9 @@ func (d *Distributor) report(r Report) {
 		d.nextBackoff = min(2*d.nextBackoff, maxBackoff)
 	}
 	if !r.Ticket.Due {
+		if r.Events > 0 && !r.PutBack { // it does not wait, so the next one need not either
+			d.probe.Reset()
+		}
 		d.lastFull = r.Full
 		d.onClaim(r, time.Now())
 	}
