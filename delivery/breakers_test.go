@@ -38,7 +38,7 @@ const (
 
 func expectAllowed(t *testing.T, b *workerHarness, want int) {
 	t.Helper()
-	expect(t, "allowed", b.Allow(t.Context(), 1), want)
+	expect(t, "allowed", b.Allow(t.Context()), want)
 	expect(t, "an outage is known", b.Outage() != nil, want != all)
 }
 
@@ -128,7 +128,7 @@ func TestBreaker_ClosesOnlyAfterASuccessfulProbe(t *testing.T) {
 		b.fail(t, 4, sink.Unavailable(errDown))
 		probes := 0
 		for range 600 {
-			if n := b.Allow(t.Context(), 1); n != none {
+			if n := b.Allow(t.Context()); n != none {
 				expect(t, "allowed", n, probe)
 				probes++
 				b.fail(t, 1, sink.Unavailable(errDown))
@@ -172,7 +172,7 @@ func TestBreaker_BoundsTheSinksCheck(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		began = time.Now()
-		expect(t, "allowed during a pause", b.Allow(ctx, 1), none)
+		expect(t, "allowed during a pause", b.Allow(ctx), none)
 		expect(t, "took", time.Since(began), time.Second)
 	})
 }

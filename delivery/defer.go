@@ -13,7 +13,6 @@ import (
 //   - A batch that was claimed before the sink as a whole was found unavailable is deferred,
 //     and any batch while the sink asks for a pause. So is one that was claimed before the
 //     sink was found to refuse everything.
-//   - While the sink is found to refuse everything, a batch that stands before the one that is tried is passed over.
 //   - A batch for one unavailable address is deferred, unless it is the half-open probe.
 //   - From a mixed batch the events are split off that would take up a whole Send's time;
 //     the rest is due at once.
@@ -32,9 +31,6 @@ func (w *Worker) deferUnavailable(l *buffer.Lease) []buffer.Outcome {
 		o := w.deferred(l, nil, "")
 		o.Error = "deferred: the sink has accepted nothing since this refusal: " + err.Error()
 		return []buffer.Outcome{o}
-	}
-	if wait, err := w.refusals.passesOver(l); err != nil {
-		return []buffer.Outcome{passedOver(l, wait, err)}
 	}
 	if w.addresser == nil || len(l.Events) == 0 || !w.breakers.any() {
 		return nil

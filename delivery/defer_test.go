@@ -179,7 +179,7 @@ func TestRecord_OutageOfAnAddress(t *testing.T) {
 				a.answer(c.answer)
 				a.works(t, to("x"))
 				a.works(t, to("y"))
-				expect(t, "allowed", a.Allow(t.Context(), 1), c.allowed)
+				expect(t, "allowed", a.Allow(t.Context()), c.allowed)
 			})
 		})
 	}
@@ -370,7 +370,7 @@ func TestProbe_FindsTheSinkUnavailable(t *testing.T) {
 		sends := 0
 		for range 240 {
 			for range a.ProbesDue([]string{""}) {
-				if batch.Outages++; a.Allow(t.Context(), 1) > 0 {
+				if batch.Outages++; a.Allow(t.Context()) > 0 {
 					sends++
 					a.works(t, batch)
 				}

@@ -248,17 +248,15 @@ func (d *refusals) decided(l *buffer.Lease) *result {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	one := d.batches[l.GroupID]
-	if !d.decides(one) || one.answer.each != nil && len(one.answer.each) != len(l.Events) {
+	switch {
+	case one.answer == nil, one.answer.each != nil && len(one.answer.each) != len(l.Events):
 		return nil
+	case one.lastLeft, !d.acceptedAt.Before(one.at):
+		r := *one.answer
+		r.others = true
+		return &r
 	}
-	r := *one.answer
-	r.others = true
-	return &r
-}
-
-// decides reports whether the answer to a batch that was refused is final.
-func (d *refusals) decides(one refusal) bool {
-	return one.answer != nil && (one.lastLeft || !d.acceptedAt.Before(one.at))
+	return nil
 }
 
 // onlyAsWhole reports whether each refusal of the batch was one of the whole batch, as far as this process knows. None of its events was
@@ -284,14 +282,14 @@ func (d *refusals) overdue(outcomes []buffer.Outcome) bool {
 	return false
 }
 
-// allow returns how many batches may be claimed of those that are ready: any number, 1 as a try or to be passed over, or 0.
-func (d *refusals) allow(ready int) int {
+// allow returns how many batches may be claimed: any number, 1 as a try or to be passed over, or 0.
+func (d *refusals) allow() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.paused() {
 		return math.MaxInt
 	}
-	return d.tries.allow(time.Now(), ready)
+	return d.tries.allow(time.Now())
 }
 
 // pausedSince returns why a batch should not be sent now; nil: send it. The search goes on: its batch is sent.
@@ -308,14 +306,10 @@ func (d *refusals) pausedSince(l *buffer.Lease) error {
 func (d *refusals) passesOver(l *buffer.Lease) (wait time.Duration, why error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	switch {
-	case !d.paused():
-	case d.decides(d.batches[l.GroupID]): // it needs no request
-		d.tries.needsNone()
-	case d.tries.passesOver(time.Now(), l.Last || l.GroupID == d.path):
-		return d.tries.pause(), d.last
+	if !d.paused() || !d.tries.passesOver(l.More && l.GroupID != d.path) {
+		return 0, nil
 	}
-	return 0, nil
+	return d.tries.pause(), d.last
 }
 
 // sending tells when the send of a batch begins and ends.

@@ -260,10 +260,10 @@ func TestRefusal(t *testing.T) {
 				t.Errorf("%d events: the refusal is %v", n, l.Refusal())
 			}
 			expect(t, "dead", len(l.dead), 0)
-			expect(t, "a fresh claim at once", l.Allow(t.Context(), 1), 0)
+			expect(t, "a fresh claim at once", l.Allow(t.Context()), 0)
 			<-time.After(5 * time.Second)
-			expect(t, "a try later", l.Allow(t.Context(), 1), 1)
-			expect(t, "two at once", l.Allow(t.Context(), 1), 0)
+			expect(t, "a try later", l.Allow(t.Context()), 1)
+			expect(t, "two at once", l.Allow(t.Context()), 0)
 		}
 	})
 
@@ -316,7 +316,7 @@ func TestRefusal(t *testing.T) {
 			l.drain(t)
 		}
 		expect(t, "refusal", l.Refusal(), nil)
-		expect(t, "claims", l.Allow(t.Context(), 1), math.MaxInt)
+		expect(t, "claims", l.Allow(t.Context()), math.MaxInt)
 		expect(t, "dead", fmt.Sprint(l.dead), "[500]")
 		expect(t, "delivered", len(l.delivered), n-1)
 		if more := l.requests[500] - asked; more > 2*bits.Len(n) {
@@ -468,7 +468,7 @@ func TestRefusal(t *testing.T) {
 		l.put(2)
 		l.drain(t)
 		expect(t, "refusal", l.Refusal(), nil)
-		expect(t, "claims", l.Allow(t.Context(), 1), math.MaxInt)
+		expect(t, "claims", l.Allow(t.Context()), math.MaxInt)
 		for requests := 2; requests < 4; requests++ {
 			l.wait()
 			l.drain(t)
@@ -627,7 +627,7 @@ func TestRefusal(t *testing.T) {
 			if b.Refusal() == nil {
 				t.Errorf("%s: the sink counts as one that accepts others", name)
 			}
-			expect(t, name+": the next try", b.Allow(t.Context(), 1), 1)
+			expect(t, name+": the next try", b.Allow(t.Context()), 1)
 			work(newLease(3), nil)
 			expect(t, name+": refusal", b.Refusal(), nil)
 			work(l, nil)
@@ -793,7 +793,7 @@ func TestRefusal(t *testing.T) {
 		expect(t, "requests", l.sends, 20)
 		expect(t, "dead", len(l.dead), 0)
 		expect(t, "refusal", l.Refusal(), nil)
-		expect(t, "claims", l.Allow(t.Context(), 1), math.MaxInt)
+		expect(t, "claims", l.Allow(t.Context()), math.MaxInt)
 	})
 }
 

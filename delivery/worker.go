@@ -115,6 +115,8 @@ type Report struct {
 	// PutBack: a batch of these events waits, due after DueIn.
 	PutBack bool
 	DueIn   time.Duration
+	// PassedOver: it was not sent, because a batch behind it is tried.
+	PassedOver bool
 	// Sent and Settled are how long the Send and the settle took; 0 if there was none.
 	Sent, Settled time.Duration
 	// Answer is what the Send said of the limits on batches.
@@ -126,6 +128,7 @@ type attempt struct {
 	outcomes []buffer.Outcome
 	deferred bool // not sent, because its address or the sink is unavailable
 	unsent   bool // not sent, so nothing is known of a suspect
+	passed   bool // not sent, because a batch behind it is tried
 	deletes  bool // what was delivered is deleted after this
 	again    bool // decided before, and refused by the database
 	sent     bool // or tried to be
@@ -165,7 +168,7 @@ func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot Acqu
 	if !a.again {
 		w.log(leaseCtx, l, &a)
 	}
-	r := Report{Sent: a.took, Answer: a.answer}
+	r := Report{Sent: a.took, Answer: a.answer, PassedOver: a.passed}
 	began := time.Now()
 	if err := w.settle(leaseCtx, stop, l, a.outcomes, unsettled); err != nil {
 		if errors.Is(err, buffer.ErrLocked) {
@@ -249,6 +252,9 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 	// Not before: what was recorded while the batch waited for its slot counts.
 	if outcomes := w.deferUnavailable(l); outcomes != nil {
 		return attempt{outcomes: outcomes, deferred: true, unsent: true}, nil
+	}
+	if wait, err := w.refusals.passesOver(l); err != nil {
+		return attempt{outcomes: []buffer.Outcome{passedOver(l, wait, err)}, deferred: true, unsent: true, passed: true}, nil
 	}
 	if r := w.refusals.decided(l); r != nil {
 		was := *l
@@ -404,14 +410,13 @@ func (w *Worker) log(ctx context.Context, l *buffer.Lease, a *attempt) {
 }
 
 // Allow returns how many batches may be claimed for the sink: any number (math.MaxInt), none, or
-// one: for a half-open probe, or to be passed over by one. ready is how many could be, as far as is known. Allow may call the sink's Check
-// and take up to five seconds.
-func (w *Worker) Allow(ctx context.Context, ready int) int {
+// one: for a half-open probe, or to be passed over by one. It may call the sink's Check and take up to five seconds.
+func (w *Worker) Allow(ctx context.Context) int {
 	allowed := w.breakers.allow(ctx, w.Check)
 	if allowed == 0 {
 		return 0
 	}
-	return min(allowed, w.refusals.allow(ready))
+	return min(allowed, w.refusals.allow())
 }
 
 // TakesAll reports whether any number of batches may be claimed for the sink. It calls nothing of the sink.

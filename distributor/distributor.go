@@ -71,9 +71,8 @@ type Config struct {
 	// and Workers. It must be quick. A higher limit takes effect with the next report.
 	Limits func() (batchSize, tickets int)
 	// Allow returns how many batches the sink takes now. 0: no ticket is issued. 1 is for a half-open probe:
-	// due batches and fresh events take turns then. ready is how many batches could be worked on, as far as is known, at least 1.
-	// It may block until ctx is done.
-	Allow    func(ctx context.Context, ready int) int
+	// due batches, the newest and the oldest, and fresh events take turns then, one ticket at a time. It may block until ctx is done.
+	Allow    func(ctx context.Context) int
 	Observer Observer
 	// Log takes warnings, and INFO when their reason is gone.
 	Log *slog.Logger
@@ -116,7 +115,8 @@ type Distributor struct {
 	suspects      int           // known to be due
 	suspectOut    bool          // a ticket for one was issued
 	suspectLast   bool          // the last ticket was for one
-	lastFull      bool          // the last claim of fresh events was
+	newest        bool          // the last ticket for a due batch, as a probe, was for the newest
+	probeOut      time.Time     // when the only ticket that Allow lets out was issued; zero: it came back
 	waiting       int           // batches that wait, or wait for their delete, as last counted
 	schedNext     time.Time     // the next distribution; zero: never
 	dueNext       time.Time     // the next count of due batches

@@ -277,7 +277,7 @@ func TestTickets_SuspectsGetOneAtATime(t *testing.T) {
 func TestTickets_SuspectIsTheLastProbe(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		b := start(t, "@every 1s", &fakeBuffer{}, func(c *distributor.Config) { c.Allow = func(context.Context, int) int { return 1 } })
+		b := start(t, "@every 1s", &fakeBuffer{}, func(c *distributor.Config) { c.Allow = func(context.Context) int { return 1 } })
 		defer b.stop()
 		waitUntil(500 * time.Millisecond)
 		b.buffer.set(func(b *fakeBuffer) { b.due, b.suspects = 1, 1 })
@@ -406,7 +406,7 @@ func TestTickets_WaitForTheSink(t *testing.T) {
 		var open, asked atomic.Int64
 		b := start(t, never, &fakeBuffer{unclaimed: 30, due: 1}, func(c *distributor.Config) {
 			c.Schedule = once(10 * time.Minute)
-			c.Allow = func(context.Context, int) int {
+			c.Allow = func(context.Context) int {
 				asked.Add(1)
 				if open.CompareAndSwap(1, 0) { // a probe, and no other batch meanwhile
 					return 1
@@ -541,7 +541,7 @@ func TestIdleCost(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				b := start(t, spec, &fakeBuffer{}, func(c *distributor.Config) {
 					c.Eager = true
-					c.Allow = func(context.Context, int) int { t.Error("an idle distributor calls Allow"); return 1 }
+					c.Allow = func(context.Context) int { t.Error("an idle distributor calls Allow"); return 1 }
 				})
 				defer b.stop()
 				waitUntil(10*time.Minute + time.Millisecond)

@@ -180,7 +180,7 @@ func start(t *testing.T, spec string, b *fakeBuffer, change func(*distributor.Co
 		c.Limits = func() (int, int) { return c.BatchSize, c.Workers }
 	}
 	if c.Allow == nil {
-		c.Allow = func(context.Context, int) int { return math.MaxInt }
+		c.Allow = func(context.Context) int { return math.MaxInt }
 	}
 	if c.Observer == nil {
 		c.Observer = &lastCount{}

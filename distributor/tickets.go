@@ -9,12 +9,15 @@ import (
 type Ticket struct {
 	// Due: take over a batch that is due. Otherwise claim fresh events.
 	Due bool
+	// Newest, with Due: take over the newest (buffer.DueNewest).
+	Newest bool
 	// Suspect, with Due: take over a suspect (buffer.DueSuspect), and send nothing else meanwhile.
 	Suspect bool
 	// BatchSize is the events the batch may hold.
 	BatchSize int
 
 	distribution int  // the one it belongs to, unless Due; noDistribution: none
+	probe        bool // Allow lets no other out
 	requested    bool // it answers a notification or a poll
 	notified     bool // of a commit
 }
@@ -35,11 +38,16 @@ type Report struct {
 	// PutBack: a batch was put back, due after DueIn.
 	PutBack bool
 	DueIn   time.Duration
+	// PassedOver: it was put back unsent, so that the next fresh batch can be tried.
+	PassedOver bool
 	// Took is how long the claim took.
 	Took time.Duration
 	// Err: claiming failed; nothing is known of the backlog.
 	Err error
 }
+
+// maxProbeOut is how long the only ticket that Allow lets out keeps others from being issued.
+const maxProbeOut = time.Second
 
 // canIssue reports whether tickets could be issued and a worker is free.
 func (d *Distributor) canIssue() bool {
@@ -65,21 +73,9 @@ func (d *Distributor) hasTickets() bool { return d.uncovered > 0 && d.left > 0 }
 // full reports whether too many batches wait to claim more.
 func (d *Distributor) full() bool { return d.waiting >= d.config.MaxWaiting }
 
-// ready is how many batches could be worked on, as far as is known. Behind a batch that was full there may be another.
-func (d *Distributor) ready(size int) int {
-	ready := d.due
-	if d.canClaim() {
-		ready += max(1, (d.uncovered+size-1)/size)
-		if d.lastFull && d.config.Eager {
-			ready++
-		}
-	}
-	return max(1, ready)
-}
-
 // issueTickets gives tickets to free workers.
 func (d *Distributor) issueTickets(ctx context.Context) {
-	if !d.canIssue() || time.Now().Before(d.backoffUntil) {
+	if !d.canIssue() || time.Now().Before(d.backoffUntil) || time.Since(d.probeOut) < maxProbeOut {
 		return
 	}
 	size, tickets := d.config.Limits()
@@ -87,7 +83,7 @@ func (d *Distributor) issueTickets(ctx context.Context) {
 	if room <= 0 {
 		return
 	}
-	allowed := d.config.Allow(ctx, d.ready(size))
+	allowed := d.config.Allow(ctx)
 	if allowed <= 0 {
 		d.backoffUntil = time.Now().Add(sinkBackoff)
 		return
@@ -106,12 +102,13 @@ func (d *Distributor) issueTickets(ctx context.Context) {
 		case d.due > 0 && (dueTurn || !fresh):
 			d.due--
 			d.dueOut++
-			d.issue(Ticket{Due: true, BatchSize: size})
+			d.newest = allowed == 1 && !d.newest
+			d.issue(Ticket{Due: true, Newest: d.newest, BatchSize: size, probe: allowed == 1})
 		case fresh:
 			if d.full() {
 				d.probe.Use(time.Now())
 			}
-			t := Ticket{BatchSize: size, distribution: noDistribution}
+			t := Ticket{BatchSize: size, distribution: noDistribution, probe: allowed == 1}
 			t.requested, t.notified = d.takeRequest(time.Now())
 			if d.hasTickets() {
 				d.left--
@@ -128,11 +125,18 @@ func (d *Distributor) issueTickets(ctx context.Context) {
 func (d *Distributor) issue(t Ticket) {
 	d.free--
 	d.dueLast, d.suspectLast = t.Due, t.Suspect
+	if t.probe {
+		d.probeOut = time.Now()
+	}
 	d.tickets <- t
 }
 
 func (d *Distributor) report(r Report) {
 	d.free++
+	if r.Ticket.probe {
+		d.probeOut = time.Time{}
+		d.dueLast = d.dueLast || r.PassedOver // the next is a fresh one again
+	}
 	if r.PutBack {
 		d.waiting++
 		d.dueBy(time.Now().Add(r.DueIn))
@@ -147,7 +151,6 @@ func (d *Distributor) report(r Report) {
 		if r.Events > 0 && !r.PutBack { // it does not wait, so the next one need not either
 			d.probe.Reset()
 		}
-		d.lastFull = r.Full
 		d.onClaim(r, time.Now())
 	}
 	switch {

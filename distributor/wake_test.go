@@ -453,7 +453,7 @@ func TestListener_NotificationsDuringAnOutage(t *testing.T) {
 		var mu sync.Mutex
 		allowed := 0
 		b, listener := listening(t, func(c *distributor.Config) {
-			c.Allow = func(context.Context, int) int {
+			c.Allow = func(context.Context) int {
 				mu.Lock()
 				defer mu.Unlock()
 				return allowed
@@ -527,7 +527,7 @@ func TestTickets_ProbeIsNotForANotification(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var probe atomic.Bool
 		b, listener := listening(t, func(c *distributor.Config) {
-			c.Allow = func(context.Context, int) int {
+			c.Allow = func(context.Context) int {
 				if probe.CompareAndSwap(true, false) {
 					return 1
 				}

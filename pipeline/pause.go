@@ -33,12 +33,12 @@ func (p *pause) check(check func(context.Context) error, b any) func(context.Con
 }
 
 // allow returns allow, but 0 during a pause.
-func (p *pause) allow(allow func(ctx context.Context, ready int) int) func(ctx context.Context, ready int) int {
-	return func(ctx context.Context, ready int) int {
+func (p *pause) allow(allow func(context.Context) int) func(context.Context) int {
+	return func(ctx context.Context) int {
 		if p.paused.Load() {
 			return 0
 		}
-		return allow(ctx, ready)
+		return allow(ctx)
 	}
 }
 

@@ -214,6 +214,8 @@ func claim(ctx context.Context, c *claimer.Claimer, ticket distributor.Ticket, l
 		switch {
 		case ticket.Suspect:
 			l, err = c.TakeOver(ctx, buffer.DueSuspect)
+		case ticket.Newest:
+			l, err = c.TakeOver(ctx, buffer.DueNewest)
 		case ticket.Due:
 			l, err = c.TakeOver(ctx, buffer.DueRetry)
 		default:
@@ -292,7 +294,7 @@ func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket di
 	report.Events = max(1, l.Len())
 	report.Full = l.Len() >= limit || l.Cut
 	report.Cut = report.Full && l.Len() < ticket.BatchSize
-	l.Last = !ticket.Due && !report.Full
+	l.More = !ticket.Due && report.Full
 	p.limiter.weigh(l)
 
 	fresh := claimed{limit: limit, began: began, ended: time.Now()}
@@ -303,7 +305,7 @@ func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket di
 	defer end()
 	p.read(leaseCtx, c, l)
 	done, err := p.deliver(leaseCtx, stop, l, fresh, acquireSlot, leave)
-	report.PutBack, report.DueIn = done.PutBack, done.DueIn
+	report.PutBack, report.DueIn, report.PassedOver = done.PutBack, done.DueIn, done.PassedOver
 	return report, err
 }
 

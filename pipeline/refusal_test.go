@@ -321,7 +321,9 @@ func TestRefusingSink_PassesABurst(t *testing.T) {
 				}
 				return http.StatusOK
 			})
-			start(t, d.buffer(t, "relay"), to, func(c *pipeline.Config) { c.BatchSize, c.Workers, c.MaxAttempts, c.MaxWaiting = batch, workers, 1000, 10*bad })
+			start(t, d.buffer(t, "relay"), to, func(c *pipeline.Config) {
+				c.BatchSize, c.Workers, c.MaxAttempts, c.MaxWaiting = batch, workers, 1000, 10*bad
+			})
 			testserver.Eventually(t, func() error {
 				if len(to.arrived(t, "orders")) == 0 {
 					return errors.New("the good event has not arrived")

@@ -103,7 +103,7 @@ const maxWait = 250 * time.Millisecond
 
 // allow lets events be claimed while a sink wants a batch, and waits for that a moment; or one batch, if it is time for a probe. What the
 // others get then waits in their queues, and costs a ledger row a batch.
-func (r *Router) allow(ctx context.Context, _ int) int {
+func (r *Router) allow(ctx context.Context) int {
 	wait := time.NewTimer(maxWait)
 	defer wait.Stop()
 	for {

@@ -72,8 +72,8 @@ type Lease struct {
 	// Cut reports that the claim could have taken more events, but for [MaxBytes], or that there are others that are not in this batch because
 	// their ids are far away: delayed events that are due.
 	Cut bool
-	// Last: the claim of fresh events was not full, so that nothing was committed behind this batch. The pipeline sets it.
-	Last bool
+	// More: a claim of fresh events that was full, so that others may have been committed behind them. The pipeline sets it.
+	More bool
 	// NotRead is why the events have nothing but their ids and times, and hashes for keys if order is kept: [ErrTooLarge],
 	// [ErrUnreadable], [ErrKillsReader], or why reading them failed. nil: they were read. Such a batch is divided by ids, into batches of PartSize, and a single
 	// event is read by itself; see [Claimer.Read].
@@ -113,6 +113,8 @@ const (
 	// DueSuspect is a batch that SuspectAfter owners in a row did not finish, so that its events may have killed
 	// them: its lease is over, or it is a retry with Outcome.UnfinishedLeases. It must be sent alone.
 	DueSuspect
+	// DueNewest is a batch like DueRetry: of those that were refused least often, the one with the newest events. Where order is kept it may be any.
+	DueNewest
 )
 
 // SuspectAfter is how many unfinished leases in a row make a batch a suspect. The first says nothing: whatever ends a

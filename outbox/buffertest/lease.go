@@ -22,6 +22,7 @@ var leaseCases = []testCase{
 	{name: "lease/ends with the settle", run: leaseSettled},
 	{name: "lease/counts unfinished leases, attempts and outages", run: leaseCounts},
 	{name: "lease/suspects are taken over apart", run: leaseSuspects},
+	{name: "lease/the newest is taken over first", run: leaseNewest},
 	{name: "lease/unreadable batch is put back", relayTableOnly: true, run: leaseUnreadable},
 	{name: "lease/concurrent takeovers take different batches", run: leaseTogether},
 	{name: "lease/takeover skips locked batches", rowLocksOnly: true, run: leaseLocked},
@@ -220,6 +221,20 @@ func takeOverKind(t *testing.T, b buffer.Queue, due buffer.Due, want *buffer.Lea
 		t.Fatalf("TakeOver(%v): got %+v, want %+v", due, got, want)
 	}
 	return got
+}
+
+// Of the batches that are due, those that were refused least often come first, and of them the newest.
+func leaseNewest(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	f.Insert(t, orders(8)...)
+	first, second, third, fourth := claim(t, f.Buffer, 2), claim(t, f.Buffer, 2), claim(t, f.Buffer, 2), claim(t, f.Buffer, 2)
+	for _, l := range []*buffer.Lease{fourth, first, third, second} {
+		settle(t, f.Buffer, l, buffer.Outcome{Verdict: buffer.Retry, GroupID: l.GroupID, Attempts: map[*buffer.Lease]int{fourth: 1}[l]})
+	}
+	for _, want := range []*buffer.Lease{third, second, first, fourth} {
+		settle(t, f.Buffer, takeOverKind(t, f.Buffer, buffer.DueNewest, want), delivered())
+	}
+	takeOverKind(t, f.Buffer, buffer.DueNewest, nil)
 }
 
 func leaseSuspects(t *testing.T, h Harness) {

@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -113,6 +114,8 @@ WHERE group_id = coalesce(?4, (
     AND ` + suspectSQL + ` = ?5
   ORDER BY due_at LIMIT 1))` + takenSQL
 
+var takeOverNewestSQL = strings.Replace(takeOverSQL, "ORDER BY due_at", "ORDER BY attempts, last_id DESC", 1)
+
 // takenSQL are the columns that leased reads.
 const takenSQL = `
 RETURNING ` + takenColumnsSQL
@@ -147,7 +150,11 @@ func (l ledger) takeOver(ctx context.Context, lease time.Duration, due buffer.Du
 				return nil, err
 			}
 		}
-		return tx.row(ctx, takeOverSQL, l.b.config.Owner, db.Seconds(lease), l.buffer, next, due == buffer.DueSuspect, l.sinkName()), nil
+		sql := takeOverSQL
+		if due == buffer.DueNewest {
+			sql = takeOverNewestSQL
+		}
+		return tx.row(ctx, sql, l.b.config.Owner, db.Seconds(lease), l.buffer, next, due == buffer.DueSuspect, l.sinkName()), nil
 	})
 	if batch == nil {
 		return nil, err

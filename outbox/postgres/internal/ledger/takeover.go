@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -52,6 +53,9 @@ const NothingSQL = `NULL
 FROM taken t`
 
 const takeOverSQL = DueSQL + TakenSQL + NothingSQL
+
+// newestSQL finds the batch of [buffer.DueNewest] instead.
+const newestSQL = `ORDER BY attempts, last_id DESC LIMIT 1`
 
 // DueEndingSQL is DueSQL for a batch of a dropped sink that nobody has leased, due or not.
 const DueEndingSQL = `
@@ -147,6 +151,9 @@ func takeOver(
 	settings []string, before []pg.Step, sql string, args ...string,
 ) (*buffer.Lease, error) {
 	var batch buffer.Lease
+	if due == buffer.DueNewest {
+		sql = strings.Replace(sql, "ORDER BY due_at LIMIT 1", newestSQL, 1)
+	}
 	leaseEnd := time.Now().Add(lease)
 	begin := l.base.DB.WriteTx(l.base.DB.StatementTimeout, settings...)
 	begin.Row = func([][]byte) error {
