@@ -350,9 +350,12 @@ func nextSteps(d *scaffold.Draft, catalog *introspect.Database, sink string, oth
 // whatIsSent lists the columns of a custom table that are sent, those that are not, and what an API's request leaves out.
 func whatIsSent(d *scaffold.Draft, custom buffer.CustomTable) string {
 	var b strings.Builder
-	sent, unsent := d.Columns()
+	sent, unsent, guesses := d.Columns()
 	if sent != nil {
 		fmt.Fprintf(&b, "\n%s\n", wrapped("sent: "+strings.Join(sent, ", ")))
+	}
+	for _, guess := range guesses {
+		fmt.Fprintf(&b, "%s\n", wrapped(guess))
 	}
 	if unsent != nil {
 		fmt.Fprintf(&b, "%s\n", wrapped("not sent: "+strings.Join(unsent, ", ")+" (the names suggest secrets)"))

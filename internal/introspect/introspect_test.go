@@ -45,3 +45,26 @@ func TestOpen_SQLiteRefs(t *testing.T) {
 		t.Errorf("the most suitable table is %s, events are %v, visits are %v", d.Tables[0].Name, events.Kind(), d.Find("visits").Kind())
 	}
 }
+
+// No reference is guessed from a column that identifies the row itself, whatever its name.
+func TestInferForeignKeys_OwnKey(t *testing.T) {
+	t.Parallel()
+	orders := &Table{Name: "orders", Key: []string{"id"}, Columns: []Column{{Name: "id", Type: "bigint"}}}
+	for name, try := range map[string]struct {
+		key    []string
+		column Column
+		want   int
+	}{
+		"key":           {[]string{"orderId"}, Column{Name: "orderId", Type: "bigint"}, 0},
+		"sequence":      {[]string{"id"}, Column{Name: "order_id", Type: "bigint", Generated: true}, 0},
+		"part of a key": {[]string{"order_id", "line"}, Column{Name: "order_id", Type: "bigint"}, 1},
+		"no key":        {[]string{"id"}, Column{Name: "order_id", Type: "bigint"}, 1},
+	} {
+		items := &Table{Name: "items", Key: try.key, Columns: []Column{try.column}}
+		d := &Database{Tables: []*Table{orders, items}}
+		d.inferForeignKeys(items)
+		if len(items.Refs) != try.want {
+			t.Errorf("%s: the references are %v, want %d", name, items.Refs, try.want)
+		}
+	}
+}

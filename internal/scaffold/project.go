@@ -24,6 +24,8 @@ type proposal struct {
 	// sent are the columns whose values are sent, those of another row after its name. unsent are those that are not, because
 	// their names suggest secrets.
 	sent, unsent []string
+	// guesses are the joins that no foreign key declares.
+	guesses []string
 	// later says what happens to columns that the tables get later.
 	later string
 
@@ -345,16 +347,17 @@ func (p *proposal) table(alias string) *introspect.Table {
 	return p.parent.Table
 }
 
-// join adds a joined row. An event whose reference is null keeps its row.
+// join adds a joined row. An event whose reference is null, or that refers to no row because no foreign key prevents it, keeps its row.
 func (p *proposal) join(from, as string, ref *introspect.Ref) {
 	how := "JOIN"
-	if c := p.table(from).Column(ref.Column); !c.NotNull || len(p.joins) > 0 && strings.HasPrefix(p.joins[0], "LEFT") {
+	if c := p.table(from).Column(ref.Column); !c.NotNull || ref.Inferred || len(p.joins) > 0 && strings.HasPrefix(p.joins[0], "LEFT") {
 		how = "LEFT JOIN"
 	}
 	p.joins = append(p.joins, fmt.Sprintf("%s %s %s ON %s.%s = %s.%s",
 		how, tableName(p.driver, ref.Table), as, as, identifier(ref.To), from, identifier(ref.Column)))
 	if ref.Inferred {
 		p.notes = append(p.notes, "No foreign key exists for "+ref.Column+". Its name suggests that it refers to "+ref.Table.FullName()+".")
+		p.guesses = append(p.guesses, "joins "+ref.Table.FullName()+" by "+ref.Column+", guessed from the name; no foreign key")
 	}
 }
 
@@ -423,14 +426,14 @@ func (d *Draft) Unrequested() (all []Unrequested) {
 	return all
 }
 
-// Columns returns the columns whose values the proposed projection sends, and those of the event or of the row that it refers
-// to that it does not send because their names suggest secrets. Both are nil if nothing is proposed.
-func (d *Draft) Columns() (sent, unsent []string) {
+// Columns returns the columns whose values the proposed projection sends, those of the event or of the row that it refers to that it does
+// not send because their names suggest secrets, and the joins that no foreign key declares. All are nil if nothing is proposed.
+func (d *Draft) Columns() (sent, unsent, guesses []string) {
 	if !d.Source.IsCustom() || d.Source.Preset != "" {
-		return nil, nil
+		return nil, nil, nil
 	}
 	p := d.proposal()
-	return p.sent, p.unsent
+	return p.sent, p.unsent, p.guesses
 }
 
 // Warnings returns the warnings about properties that the API requires.

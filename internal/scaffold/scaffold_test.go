@@ -120,6 +120,24 @@ func TestWarnings(t *testing.T) {
 	}
 }
 
+// A join that is guessed from a name loses no event, and is named as guessed.
+func TestPropose_Guess(t *testing.T) {
+	t.Parallel()
+	events := refer(table("events"), table("visits"), "visit_id", true)
+	events.Refs[0].Inferred = true
+	p := propose("postgres", events, "", false)
+	if !strings.Contains(p.sql, "CASE WHEN p.id IS NOT NULL THEN jsonb_build_object('id', p.id) END) AS payload\nFROM {events} e\nLEFT JOIN visits p ON p.id = e.visit_id") {
+		t.Errorf("got\n%s", p.sql)
+	}
+	if guesses := strings.Join(p.guesses, "\n"); guesses != "joins visits by visit_id, guessed from the name; no foreign key" {
+		t.Errorf("the guesses are %q", guesses)
+	}
+	events.Refs[0].Inferred = false
+	if p := propose("postgres", events, "", false); p.guesses != nil {
+		t.Errorf("of a foreign key the guesses are %q", p.guesses)
+	}
+}
+
 // The other columns of a table with a payload are headers, unless NATS could not carry them.
 func TestPropose_Headers(t *testing.T) {
 	t.Parallel()
