@@ -408,6 +408,13 @@ func warnings(d *scaffold.Draft) []string {
 		}
 		all = append(all, text+". If it says which rows are events, name the condition as source.where (docs/tables.md).")
 	}
+	if column := d.Source.Delay(); column != "" {
+		all = append(all, "No row is sent before the time in "+column+": it is source.available_at in the file. If it says something else, remove that line.")
+	}
+	if column, needs := d.Source.Undelayed(); column != "" {
+		all = append(all, "Warning: "+column+" looks like the time before which a row must not be sent. Rows are sent at once, because source.available_at needs "+needs+
+			" (docs/enqueue.md#delayed-events). If it is that time, change the table, or name the condition as source.where (docs/tables.md).")
+	}
 	if !d.Source.HasAges() {
 		one := "If one does"
 		if times := d.Source.Times(); times != nil {

@@ -63,6 +63,8 @@ type Column struct {
 	NotNull bool
 	// Unique reports whether an index on this column alone is unique. Always false on SQLite.
 	Unique bool
+	// Indexed reports whether an index begins with the column, and has all its values. Always false on SQLite.
+	Indexed bool
 	// Generated reports whether the database generates growing values. Always false on SQLite.
 	Generated bool
 	// InUTC reports whether the default value is a time in UTC, whatever the session's time zone. Always false on SQLite.

@@ -50,6 +50,8 @@ SELECT a.attrelid, a.attnum, a.attname::text, format_type(t.oid, NULL), a.attnot
        a.attidentity <> '' OR COALESCE(pg_get_expr(d.adbin, d.adrelid) LIKE 'nextval(%', false),
        EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indisunique AND i.indnkeyatts = 1
                AND i.indkey[0] = a.attnum AND i.indpred IS NULL AND i.indisvalid),
+       EXISTS (SELECT FROM pg_index i WHERE i.indrelid = a.attrelid AND i.indkey[0] = a.attnum AND i.indisvalid
+               AND (i.indpred IS NULL OR pg_get_expr(i.indpred, i.indrelid) = '(' || quote_ident(a.attname) || ' IS NOT NULL)')),
        COALESCE((SELECT s.oid::regclass::text FROM pg_depend o JOIN pg_class s ON s.oid = o.objid
                  WHERE o.classid = 'pg_class'::regclass AND o.refclassid = 'pg_class'::regclass AND o.refobjid = a.attrelid
                    AND o.refobjsubid = a.attnum
@@ -144,7 +146,7 @@ func (d *Database) readPostgres(ctx context.Context, tx pgx.Tx) error {
 			tables[oid], oids, missing = t, append(oids, oid), nil
 			d.Tables = append(d.Tables, t)
 		}},
-		{columnsSQL, []any{&oid, &at, &c.Name, &c.Type, &c.NotNull, &c.Generated, &c.Unique, &c.UnreadableSequence, &c.InUTC}, func() {
+		{columnsSQL, []any{&oid, &at, &c.Name, &c.Type, &c.NotNull, &c.Generated, &c.Unique, &c.Indexed, &c.UnreadableSequence, &c.InUTC}, func() {
 			c.Type = baseType(c.Type)
 			tables[oid].Columns = append(tables[oid].Columns, c)
 		}},

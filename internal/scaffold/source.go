@@ -42,6 +42,7 @@ func (d *Draft) writeSource(w *writer) {
 	w.line(3, "id: "+scalar(s.Table.Key[0]))
 	s.writeCursor(w)
 	s.writeCreated(w)
+	s.writeDelay(w)
 	s.writeMark(w)
 	p := d.proposal()
 	w.comment(3, "What to send: a SELECT that runs once for each batch. {events} stands for the rows of the batch. It returns one row for each event, with the columns id and payload "+
@@ -111,6 +112,7 @@ func (s *Source) Steps(d *introspect.Database) []Step {
 		add("a row that belongs to no batch has no group_id", "ALTER TABLE "+name+" ALTER COLUMN group_id DROP NOT NULL")
 	}
 	s.addMarkIndex(add)
+	s.addDelayIndex(add)
 	if len(t.MissingPrivileges) > 0 {
 		add("as the owner of the table", "GRANT SELECT, INSERT, UPDATE, DELETE ON "+name+" TO "+role)
 	}

@@ -115,6 +115,13 @@ var marks = []string{
 	"issent", "isprocessed", "ispublished", "isdispatched", "isdelivered", "status", "state",
 }
 
+// LooksDelay reports whether the name of a column suggests that a row must not be sent before the time in it, such as run_at or scheduledFor.
+func LooksDelay(column string) bool {
+	return slices.Contains(delays, strings.ReplaceAll(strings.ToLower(column), "_", ""))
+}
+
+var delays = []string{"availableat", "runat", "sendat", "deliverat", "scheduledat", "scheduledfor", "notbefore", "visibleat"}
+
 // LooksSecret reports whether the name of a column suggests that its values are secrets, such as password_digest or apiKey.
 func LooksSecret(column string) bool {
 	words := wordsOf(column)

@@ -192,6 +192,7 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 	if c.b.config.Custom.Where == "" {
 		c.marks(ctx, d, s.columns)
 	}
+	c.early(ctx, d, s.columns)
 	if step := tableScan(steps); step != "" {
 		fix := "create an index on the column by which that table is joined"
 		if !uses && !f.groupIndexed {
@@ -219,6 +220,25 @@ func (c *customTable) marks(ctx context.Context, d *diagnosis, columns []string)
 		err := c.b.db.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT "+db.Quote(column)+" FROM "+table+" WHERE group_id IS NULL LIMIT 1000) WHERE "+condition).Scan(&n)
 		if !d.failed("rows", err) && n > 0 {
 			d.findings = append(d.findings, projection.Marked(strconv.Itoa(n), table, condition))
+		}
+	}
+}
+
+// early adds rows that are sent before the time in a column whose name suggests that they must not be, among some of those that wait.
+func (c *customTable) early(ctx context.Context, d *diagnosis, columns []string) {
+	table, where := db.Quote(c.b.config.Table), c.b.config.Custom.Where
+	for _, column := range columns {
+		if !buffer.LooksDelay(column) || strings.Contains(strings.ToLower(where), strings.ToLower(column)) {
+			continue
+		}
+		waiting := "SELECT " + db.Quote(column) + " AS due FROM " + table + " WHERE group_id IS NULL"
+		if where != "" {
+			waiting += " AND (\n" + where + "\n)"
+		}
+		var n int
+		err := c.b.db.QueryRowContext(ctx, "SELECT count(*) FROM ("+waiting+" LIMIT 1000) WHERE typeof(due) = 'text' AND julianday(due) > julianday('now')").Scan(&n)
+		if !d.failed("rows", err) && n > 0 {
+			d.findings = append(d.findings, projection.Early(strconv.Itoa(n), table, column, "name the condition as source.where, such as julianday("+db.Quote(column)+") <= julianday('now')"))
 		}
 	}
 }

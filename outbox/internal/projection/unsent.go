@@ -35,4 +35,11 @@ func Marked(rows, table, condition string) buffer.Finding {
 	}
 }
 
+// Early is the finding about rows that wait and would be sent before the time in a column.
+func Early(rows, table, column, fix string) buffer.Finding {
+	return buffer.Finding{
+		Level: buffer.LevelWarning, Subject: "rows", Text: "rows of table " + table + " wait whose " + column + " lies in the future (" + rows + " of the first 1000): they are sent at once", Fix: fix,
+	}
+}
+
 func lost(table string) string { return " of table " + table + "; a delivered row is deleted" }

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 
+	"github.com/google/uuid"
+
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/projection"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
@@ -40,6 +42,7 @@ func (d *diagnosis) custom(ctx context.Context, events catalog.Table) {
 	if !d.state.Tables.Conditional {
 		d.sentBefore(ctx, events)
 	}
+	d.early(ctx, events)
 	d.projection(ctx)
 }
 
@@ -58,6 +61,39 @@ func (d *diagnosis) sentBefore(ctx context.Context, events catalog.Table) {
 				d.findings = append(d.findings, projection.Marked(v[0], events.Quoted, condition))
 			}
 		})
+	}
+}
+
+// early adds rows that are sent before the time in a column whose name suggests that they must not be, among some of those that wait.
+func (d *diagnosis) early(ctx context.Context, events catalog.Table) {
+	where := d.state.Custom.Where()
+	for _, c := range events.Columns {
+		if !buffer.LooksDelay(c) || c == d.state.Tables.AvailableAt || strings.Contains(strings.ToLower(where), strings.ToLower(c)) {
+			continue
+		}
+		now, fix := "statement_timestamp()", "set source.available_at: "+c
+		switch events.OID(c) {
+		case pg.OIDTimestamptz:
+		case pg.OIDTimestamp:
+			now += " AT TIME ZONE 'UTC'"
+			fix = "ALTER TABLE " + events.Quoted + " ALTER COLUMN " + pg.Quote(c) + " TYPE timestamptz USING " + pg.Quote(c) + " AT TIME ZONE 'UTC'; then " + fix
+		default:
+			continue
+		}
+		waiting := "SELECT " + pg.Quote(c) + " AS due FROM " + events.Quoted + " e WHERE group_id IS NULL"
+		if where != "" {
+			waiting += " AND (\n" + where + "\n)"
+		}
+		err := d.DB.RoundTrip(ctx, []pg.Step{pg.ReadTx(pg.BulkTimeout), {
+			SQL: "SELECT count(*)::text FROM (" + waiting + " LIMIT 1000) waiting WHERE due > " + now, Args: []string{uuid.Nil.String()}, UserSQL: true,
+			Row: func(v [][]byte) error {
+				if n := string(v[0]); n != "0" {
+					d.findings = append(d.findings, projection.Early(n, events.Quoted, c, fix))
+				}
+				return nil
+			},
+		}})
+		d.failed(aboutCustom, err)
 	}
 }
 

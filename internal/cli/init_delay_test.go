@@ -1,0 +1,78 @@
+package cli
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// A column that delays events by its name becomes source.available_at, or init says that rows are sent at once. Doctor names rows that are
+// sent too early.
+func TestInit_Delay(t *testing.T) {
+	t.Parallel()
+	const early = ` lies in the future (1 of the first 1000): they are sent at once`
+	for name, c := range map[string]struct {
+		sqlite           bool
+		id, column, kind string
+		later            string // than now
+		needs            string // of source.available_at; "" if it becomes that
+		fix              string
+	}{
+		"postgres": {false, "bigserial PRIMARY KEY", `"scheduledFor"`, "timestamptz", "now() + interval '1 day'", "", "set source.available_at: scheduledFor"},
+		"journal":  {false, "bigserial PRIMARY KEY, sent_at timestamptz", "deliver_at", "timestamptz", "now() + interval '1 day'", "", "set source.available_at: deliver_at"},
+		"without zone": {
+			false, "bigserial PRIMARY KEY", "run_at", "timestamp", "now() + interval '2 days'", "a timestamptz",
+			"TYPE timestamptz USING \"run_at\" AT TIME ZONE 'UTC'; then set source.available_at: run_at",
+		},
+		"uuid":           {false, "uuid PRIMARY KEY DEFAULT gen_random_uuid()", "send_at", "timestamptz", "now() + interval '1 day'", "an integer that grows, as the primary key or source.cursor", "set source.available_at: send_at"},
+		"sqlite":         {true, "INTEGER PRIMARY KEY AUTOINCREMENT", "not_before", "TEXT", "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '+1 day')", "PostgreSQL", "source.where"},
+		"sqlite journal": {true, "INTEGER PRIMARY KEY AUTOINCREMENT, sent_at TEXT", "visibleAt", "TEXT", "datetime('now', '+1 day')", "PostgreSQL", "source.where"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newAppDatabase(t, c.sqlite)
+			group := "uuid"
+			if c.sqlite {
+				group = "TEXT"
+			}
+			db.exec("CREATE TABLE reminders (id " + c.id + ", subject text, " + c.column + " " + c.kind + ", created_at " + c.kind + ", group_id " + group + ")")
+			path := filepath.Join(t.TempDir(), "relay.yaml")
+			column := strings.Trim(c.column, `"`)
+			r := do(t, nil, "init", "--source", db.url, "--table", "reminders", "--sink", "stdout:", "-o", path)
+			r.want(t, 0, "Wrote ", "")
+			said := strings.Join(strings.Fields(r.stdout), " ")
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.needs != "" {
+				if want := "Warning: " + column + " looks like the time before which a row must not be sent. Rows are sent at once, because source.available_at needs " + c.needs + " ("; !strings.Contains(said, want) || strings.Contains(string(text), "\n      available_at:") {
+					t.Errorf("init says %s and writes\n%s", said, text)
+				}
+			} else {
+				index := "CREATE INDEX CONCURRENTLY ON reminders (" + c.column + ") WHERE " + c.column + " IS NOT NULL"
+				if !strings.Contains(said, index+";") || !strings.Contains(said, "No row is sent before the time in "+column+":") || !strings.Contains(string(text), "\n      available_at: "+column+"\n") {
+					t.Errorf("init says %s and writes\n%s", said, text)
+				}
+				db.exec(index)
+				if again := do(t, nil, "init", "--source", db.url, "--table", "reminders", "--sink", "stdout:", "-o", path, "--force").stdout; strings.Contains(again, index) {
+					t.Errorf("with the index, init says\n%s", again)
+				}
+			}
+			do(t, db.env, "migrate", "-c", path).want(t, 0, ": applied ", "")
+			db.exec("INSERT INTO reminders (subject, " + c.column + ") VALUES ('late', " + c.later + "), ('now', NULL)")
+			if doctor := do(t, db.env, "doctor", "-c", path).stdout; strings.Contains(doctor, early) != (c.needs != "") {
+				t.Errorf("doctor says\n%s", doctor)
+			}
+			without := strings.Replace(string(text), "\n      available_at: "+column+"\n", "\n", 1)
+			if err := os.WriteFile(path, []byte(without), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			doctor := do(t, db.env, "doctor", "-c", path).stdout
+			if !strings.Contains(doctor, column+early) || !strings.Contains(doctor, c.fix) {
+				t.Errorf("doctor says\n%s", doctor)
+			}
+		})
+	}
+}
