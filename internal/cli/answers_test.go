@@ -16,9 +16,13 @@ import (
 func TestRun_AnswersThatLookWrong(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
-	var good atomic.Bool
+	var good, errors atomic.Bool
 	api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		if good.Load() {
+			return
+		}
+		if errors.Load() {
+			_, _ = w.Write([]byte(`{"errors": [{"index": 0, "message": "bad"}]}`))
 			return
 		}
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
@@ -26,8 +30,8 @@ func TestRun_AnswersThatLookWrong(t *testing.T) {
 	}))
 	defer api.Close()
 	path := write(t, onePipeline("orders", db.url, api.URL, "    batch_size: 1"))
-	const says = "the sink answers 200 with text/html: is the URL right?"
-	noticed := func() {
+	const says, errs = "the sink answers 200 with text/html: is the URL right?", `answers 200 with "errors" in the body, which no results program reads. The events count as delivered: 2 so far`
+	noticed := func(says string) {
 		t.Helper()
 		testserver.Eventually(t, func() error {
 			status, doctor := do(t, nil, "status", "-c", path), do(t, nil, "doctor", "-c", path)
@@ -49,12 +53,17 @@ func TestRun_AnswersThatLookWrong(t *testing.T) {
 	db.insert(3)
 	r := start(t, nil, "run", "-c", path)
 	r.waitForLog(says)
-	noticed()
+	noticed(says)
 	delivered()
+	errors.Store(true)
+	db.insert(2)
+	delivered()
+	noticed(errs)
 	good.Store(true)
 	db.insert(1)
 	delivered()
-	noticed()
+	noticed(says)
+	noticed(errs)
 	r.signal(syscall.SIGTERM)
 	r.exit()
 	if !strings.Contains(r.stderr.String(), "The events count as delivered: 3 so far, first that with id ") {

@@ -384,6 +384,9 @@ func warnings(d *scaffold.Draft) []string {
 	for _, warning := range d.Warnings() {
 		all = append(all, "Warning: "+warning)
 	}
+	if d.TrustsStatus() {
+		all = append(all, "A 2xx answer counts as accepted for all events of its request. If the API's answer names errors for each event, set results (docs/http.md#results).")
+	}
 	t := d.Source.Table
 	if t == nil || !d.Source.IsCustom() {
 		return all

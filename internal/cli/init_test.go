@@ -132,6 +132,9 @@ func TestInit_Sinks(t *testing.T) {
 			wrote := do(t, nil, "init", "--source", db.url, "--table", "contact_activity_events", "--sink", sink, "-o", path)
 			wrote.want(t, 0, "relay preview -c ", "")
 			golden(t, "sink-"+name, path)
+			if says := strings.Contains(wrote.stdout, "A 2xx answer counts as accepted"); says != (name == "http") {
+				t.Errorf("it says what a 2xx counts as: %t", says)
+			}
 			env := initEnv(db.url, sink)
 			for _, m := range exported.FindAllStringSubmatch(wrote.stdout, -1) {
 				if !strings.HasPrefix(m[1], "RELAY_") {

@@ -59,6 +59,13 @@ var deadLetterMutants = []mutant{
 		pkg:  "./sink/httpsink", test: "TestNotices$",
 	},
 	{
+		name: "a success whose body has errors counts as a delivery, and nobody is told",
+		file: "sink/httpsink/notices.go",
+		old:  `case isSuccess(r.status) && r.failed != "":`,
+		new:  `case isSuccess(r.status) && r.failed != "" && events < 0:`,
+		pkg:  "./sink/httpsink", test: "TestNotices$",
+	},
+	{
 		name: "a pipeline whose sink refuses everything is ready",
 		file: "pipeline/pipeline.go",
 		old:  "err != nil && p.health.waits() {",

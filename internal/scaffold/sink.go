@@ -94,6 +94,11 @@ func (d *Draft) NeedsBatchSize() bool {
 	})
 }
 
+// TrustsStatus reports whether a request to an API that init does not know has several events. Without a results program, its status is the answer for all of them.
+func (d *Draft) TrustsStatus() bool {
+	return d.NeedsBatchSize() && cmp.Or(d.BatchSize, DefaultBatchSize) > 1
+}
+
 // writeSink writes the keys of a sink beside url.
 func (d *Draft) writeSink(w *writer, level int, s *namedSink) {
 	scheme, _, _ := strings.Cut(s.variable.Value, ":")

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"sync"
 	"time"
+
+	"github.com/go-json-experiment/json/jsontext"
 )
 
 // noticeFor is how long an answer is remembered.
@@ -15,14 +17,29 @@ const noticeFor = time.Hour
 // odd remembers answers that decide what happens to events although they look wrong. It is safe for concurrent use.
 type odd struct {
 	mu sync.Mutex
-	// pages counts the events that were answered with a success that is a page for people, the last time at pageAt; pageOf says which was the first, and page all of this.
-	pages  int
-	pageOf string
-	page   string
-	pageAt time.Time
+	// pages are successes that are pages for people, failures those whose bodies seem to name events that failed.
+	pages, failures seen
 	// halvedAt is when a batch was last answered with 422.
 	halvedAt time.Time
 }
+
+// seen counts the events that were answered in one way, the last time at at. first says which was the first event, and text all of this.
+type seen struct {
+	events      int
+	first, text string
+	at          time.Time
+}
+
+func (s *seen) add(what string, events int, first, page string) {
+	if time.Since(s.at) > noticeFor {
+		s.events, s.first = 0, fmt.Sprintf("%s at %s UTC", first, time.Now().UTC().Format(time.TimeOnly))
+	}
+	s.events += events
+	s.text = fmt.Sprintf("%s The events count as delivered: %d so far, first that with id %s; see %s", what, s.events, s.first, page)
+	s.at = time.Now()
+}
+
+func (s *seen) holds() bool { return !s.at.IsZero() && time.Since(s.at) < noticeFor }
 
 // add takes an answer to that many events, the first of which has this id. No program reads it. nil remembers nothing: the answer is not the sink's.
 func (o *odd) add(r *response, events int, first string) {
@@ -33,12 +50,9 @@ func (o *odd) add(r *response, events int, first string) {
 	defer o.mu.Unlock()
 	switch {
 	case isSuccess(r.status) && r.isPage:
-		if time.Since(o.pageAt) > noticeFor {
-			o.pages, o.pageOf = 0, fmt.Sprintf("%s at %s UTC", first, time.Now().UTC().Format(time.TimeOnly))
-		}
-		o.pages += events
-		o.page = fmt.Sprintf("answers %d with text/html: is the URL right? The events count as delivered: %d so far, first that with id %s; see docs/http.md#pages", r.status, o.pages, o.pageOf)
-		o.pageAt = time.Now()
+		o.pages.add(fmt.Sprintf("answers %d with text/html: is the URL right?", r.status), events, first, "docs/http.md#pages")
+	case isSuccess(r.status) && r.failed != "":
+		o.failures.add(fmt.Sprintf("answers %d with %s in the body, which no results program reads.", r.status, r.failed), events, first, "docs/http.md#success-with-errors")
 	case r.status == http.StatusUnprocessableEntity && events > 1:
 		o.halvedAt = time.Now()
 	}
@@ -49,8 +63,10 @@ func (s *Sink) Notices() (texts []string) {
 	o := &s.odd
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if !o.pageAt.IsZero() && time.Since(o.pageAt) < noticeFor {
-		texts = append(texts, o.page)
+	for _, s := range []*seen{&o.pages, &o.failures} {
+		if s.holds() {
+			texts = append(texts, s.text)
+		}
 	}
 	if !o.halvedAt.IsZero() && time.Since(o.halvedAt) < noticeFor {
 		texts = append(texts, "answers 422 and no results program says which events failed: the relay halves the batch, and sends its good events again; see docs/http.md#results")
@@ -63,4 +79,65 @@ func (s *Sink) Notices() (texts []string) {
 func isPage(header http.Header, text []byte) bool {
 	kind, _, err := mime.ParseMediaType(header.Get("Content-Type"))
 	return err == nil && kind == "text/html" && bytes.HasPrefix(bytes.TrimSpace(text), []byte("<"))
+}
+
+// failedIn returns the first member of a JSON object that says that something failed, in words for a notice; "" if there is none. Of a body that was
+// cut off it reads the beginning. It decides nothing: what a member means is the API's.
+func failedIn(text []byte) string {
+	d := jsontext.NewDecoder(bytes.NewBuffer(text), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	if d.PeekKind() != '{' {
+		return ""
+	}
+	if _, err := d.ReadToken(); err != nil {
+		return ""
+	}
+	for d.PeekKind() == '"' {
+		name, err := d.ReadToken()
+		if err != nil {
+			return ""
+		}
+		member := name.String()
+		switch member {
+		case "success", "ok":
+			if d.PeekKind() == 'f' {
+				return `"` + member + `": false`
+			}
+		case "errors", "failed", "failures", "rejected":
+			some, err := hasSome(d)
+			if err != nil {
+				return ""
+			}
+			if some {
+				return `"` + member + `"`
+			}
+			continue
+		}
+		if err := d.SkipValue(); err != nil {
+			return ""
+		}
+	}
+	return ""
+}
+
+// hasSome reads a value, and reports whether it is true or anything but empty. A list is so as soon as it has an element.
+func hasSome(d *jsontext.Decoder) (bool, error) {
+	kind := d.PeekKind()
+	value, err := d.ReadToken()
+	if err != nil {
+		return false, err
+	}
+	switch kind {
+	case '[', '{':
+		if next := d.PeekKind(); next != ']' && next != '}' {
+			return next != jsontext.KindInvalid, nil
+		}
+		_, err = d.ReadToken()
+		return false, err
+	case '"':
+		return value.String() != "", nil
+	case '0':
+		n, err := value.Float()
+		return n != 0, err
+	}
+	return kind == 't', nil
 }

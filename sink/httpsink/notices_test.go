@@ -1,6 +1,7 @@
 package httpsink_test
 
 import (
+	"fmt"
 	"net/http"
 	"regexp"
 	"strings"
@@ -20,6 +21,7 @@ func TestNotices_Preview(t *testing.T) {
 	for _, a := range []sink.Answer{
 		{Status: http.StatusUnprocessableEntity, Header: http.Header{}},
 		{Status: http.StatusOK, Header: http.Header{"Content-Type": {"text/html"}}, Body: []byte("<html>")},
+		{Status: http.StatusOK, Header: http.Header{}, Body: []byte(`{"errors": [1]}`)},
 	} {
 		_ = s.PreviewAnswer(testContext(t), batch("a", "b"), a) // what it means is TestPreviewAnswer's
 		if got := s.Notices(); got != nil {
@@ -34,6 +36,9 @@ func TestNotices(t *testing.T) {
 		page   = "answers 200 with text/html: is the URL right? The events count as delivered: 1 so far, first that with id 1 at TIME UTC; see docs/http.md#pages"
 		halved = "answers 422 and no results program says which events failed: the relay halves the batch, and sends its good events again; see docs/http.md#results"
 	)
+	failed := func(what string, events int) string {
+		return fmt.Sprintf("answers 200 with %s in the body, which no results program reads. The events count as delivered: %d so far, first that with id 1 at TIME UTC; see docs/http.md#success-with-errors", what, events)
+	}
 	type answer struct {
 		status     int
 		kind, body string
@@ -56,6 +61,18 @@ func TestNotices(t *testing.T) {
 		"422 to one event":         {[]answer{{422, "", ""}}, 1, "", ""},
 		"400":                      {[]answer{{400, "", ""}}, 2, "", ""},
 		"both":                     {[]answer{{422, "", ""}, login}, 2, "", strings.Replace(page, ": 1 so", ": 2 so", 1) + "|" + halved},
+		"errors":                   {[]answer{{200, "application/json", `{"took": {"errors": [1]}, "errors": [{"index": 0}]}`}}, 3, "", failed(`"errors"`, 3)},
+		"errors twice":             {[]answer{{200, "", `{"errors": true}`}, {200, "", "{}"}, {200, "", `{"rejected": {"a": 1}}`}}, 2, "", failed(`"rejected"`, 4)},
+		"failed":                   {[]answer{{200, "", `{"failed": 2}`}}, 2, "", failed(`"failed"`, 2)},
+		"failures":                 {[]answer{{200, "", `{"failures": "bad"}`}}, 2, "", failed(`"failures"`, 2)},
+		"no success":               {[]answer{{200, "", ` {"success": false}`}}, 1, "", failed(`"success": false`, 1)},
+		"not ok":                   {[]answer{{200, "", `{"ok":false}`}}, 1, "", failed(`"ok": false`, 1)},
+		"long errors":              {[]answer{{200, "", `{"errors": [` + strings.Repeat(`"no",`, 100_000) + `""]}`}}, 2, "", failed(`"errors"`, 2)},
+		"no errors":                {[]answer{{200, "", `{"errors": [], "failed": 0, "failures": {}, "rejected": null, "success": true, "ok": "false", "x": [{"errors": 1}]}`}}, 2, "", ""},
+		"no errors either":         {[]answer{{200, "", `{"errors": "", "failed": false, "rejected": [ ]}`}}, 2, "", ""},
+		"no object":                {[]answer{{200, "", `[{"errors": [1]}]`}, {200, "", `"errors"`}, {200, "", "OK"}, {200, "", `{"errors": `}, {200, "", ""}}, 2, "", ""},
+		"errors of a refusal":      {[]answer{{400, "", `{"errors": [1]}`}, {503, "", `{"ok": false}`}}, 2, "", ""},
+		"errors with results":      {[]answer{{200, "", `{"errors": [1]}`}}, 2, "[]", ""},
 		"with results":             {[]answer{{422, "", "{}"}, {200, "text/html", "{}"}}, 2, "[]", ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -25,6 +25,7 @@ type response struct {
 	retryAfter time.Duration
 	quote      string // of the body, or why it could not be read; without secrets
 	isPage     bool   // for people
+	failed     string // what in the body of a success says that something failed; "" for nothing
 }
 
 // read reads the response as far as it matters and releases the connection.
@@ -32,6 +33,9 @@ func (r *redactor) read(resp *http.Response) response {
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxQuotedRead))
 	err = errors.Join(err, resp.Body.Close())
 	read := response{status: resp.StatusCode, isPage: isPage(resp.Header, text)}
+	if isSuccess(read.status) {
+		read.failed = failedIn(text)
+	}
 	read.retryAfter, _ = retryDelays(read.status, resp.Header, time.Now())
 	read.quote = r.quote(text, err != nil || len(text) == maxQuotedRead)
 	if err != nil {
