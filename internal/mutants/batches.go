@@ -574,8 +574,8 @@ var batchMutants = []mutant{
 	{
 		name: "problems that nobody explained count as one",
 		file: "internal/console/problems.go",
-		old:  "if !known || one.Detail == \"\" { // nobody said why",
-		new:  "if !known {",
+		old:  "if !known || one.Detail == \"\" || one.Key",
+		new:  "if !known || one.Key",
 		pkg:  "./internal/console", test: "TestGrouped",
 	},
 }
