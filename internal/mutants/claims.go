@@ -171,14 +171,14 @@ var claimMutants = []mutant{
 		file: "outbox/postgres/internal/watermark/delayed.go",
 		old:  "	w.delayed.blocked, w.delayed.rows = d.Blocked, rows\n",
 		new:  "	if w.delayed.rows = rows; len(d.Blocked) > 0 {\n		w.delayed.dueFrom = earlier(w.delayed.dueFrom, d.Blocked[0].Oldest.Add(-time.Microsecond))\n	}\n",
-		pkg:  "./outbox/postgres", test: "TestDelayed_BlockedKeyCost",
+		pkg:  "./outbox/postgres", test: "TestDelayed_BlockedKey",
 	},
 	{
 		name: "due events of a key that is free again are not found",
 		file: "outbox/postgres/internal/watermark/delayed.go",
 		old:  "Blocked: w.delayed.blocked, Rows:",
 		new:  "Rows:",
-		pkg:  "./outbox/postgres", test: "TestDelayed_BlockedKeyCost",
+		pkg:  "./outbox/postgres", test: "TestDelayed_BlockedKey",
 	},
 	{
 		name: "due events below the floor are not pending",
