@@ -167,13 +167,6 @@ var claimMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestBuffer$/delayed/of_a_blocked_key",
 	},
 	{
-		name: "due events of a blocked key are read by each look",
-		file: "outbox/postgres/internal/watermark/delayed.go",
-		old:  "	w.delayed.blocked, w.delayed.rows = d.Blocked, rows\n",
-		new:  "	if w.delayed.rows = rows; len(d.Blocked) > 0 {\n		w.delayed.dueFrom = earlier(w.delayed.dueFrom, d.Blocked[0].Oldest.Add(-time.Microsecond))\n	}\n",
-		pkg:  "./outbox/postgres", test: "TestDelayed_BlockedKey",
-	},
-	{
 		name: "due events of a key that is free again are not found",
 		file: "outbox/postgres/internal/watermark/delayed.go",
 		old:  "Blocked: w.delayed.blocked, Rows:",
