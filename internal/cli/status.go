@@ -173,6 +173,9 @@ func (s *statusReader) read(ctx context.Context, redact func(string) string) (ad
 		if worst := blockers[i].worst; worst != nil {
 			one.VacuumBlockedBy = admin.NewBlockerReport(*worst)
 		}
+		for _, f := range blockers[i].left {
+			one.Notices = append(one.Notices, redact(f.Text+". > "+f.Fix))
+		}
 		for _, f := range blockers[i].hidden {
 			one.HiddenTransaction = redact(f.Text + ". > " + f.Fix)
 		}
@@ -186,12 +189,14 @@ func (s *statusReader) read(ctx context.Context, redact func(string) string) (ad
 	return report, errs
 }
 
-// blockers are what blocks vacuum in a database.
+// blockers are what blocks vacuum in a database, and what is not sent from it.
 type blockers struct {
 	// worst is the oldest, if it is older than warn_after.
 	worst *buffer.VacuumBlocker
 	// hidden is a transaction whose age the role may not see.
 	hidden []buffer.Finding
+	// left are tables of the pipeline that it does not send from any more.
+	left []buffer.Finding
 }
 
 // hiddenTransactions finds them; see postgres.Buffer.
@@ -199,12 +204,22 @@ type hiddenTransactions interface {
 	HiddenTransactions(ctx context.Context, before []buffer.VacuumBlocker) ([]buffer.Finding, error)
 }
 
-// status returns the status of a buffer, and what blocks vacuum.
+// alsoOwned finds tables that a pipeline owned before; see postgres.Buffer.
+type alsoOwned interface {
+	AlsoOwned(ctx context.Context) ([]buffer.Finding, error)
+}
+
+// status returns the status of a buffer, what blocks vacuum, and what the pipeline left behind.
 func status(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (s buffer.Status, found blockers, err error) {
 	s, err = b.Status(ctx)
 	source, ok := b.(supervisor.Source)
 	if !ok || err != nil {
 		return s, found, err
+	}
+	if owner, ok := b.(alsoOwned); ok {
+		if found.left, err = owner.AlsoOwned(ctx); err != nil {
+			return s, found, err
+		}
 	}
 	all, err := source.Blockers(ctx)
 	if err != nil {

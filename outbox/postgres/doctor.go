@@ -64,6 +64,15 @@ func (b *Buffer) HiddenTransactions(ctx context.Context, before []buffer.VacuumB
 	return doctor.Hidden(ctx, b.db, b.config.Supervisor, before)
 }
 
+// AlsoOwned returns findings about tables that the pipeline owned before and in which events are left.
+func (b *Buffer) AlsoOwned(ctx context.Context) ([]buffer.Finding, error) {
+	t := b.table.Load()
+	if t == nil {
+		return nil, nil
+	}
+	return b.base.AlsoOwns(ctx, &t.Tables)
+}
+
 // Terminate implements supervisor.Source.
 func (b *Buffer) Terminate(ctx context.Context, blocker buffer.VacuumBlocker) (terminated bool, err error) {
 	return doctor.Terminate(ctx, b.db, blocker)
