@@ -106,8 +106,8 @@ var kindProblem = map[string]struct{ title, alone, do string }{
 		"Make space at the sink: raise its limit (maxmemory, the limits of the stream, the disk), or find out why its consumers are behind or stopped.",
 	},
 	"refusing": {
-		"sink refuses everything", "One batch at a time is tried, every 1 to 5 seconds. With the first success everything that waits is sent. Events that are refused alone retry.max_attempts times become dead letters.",
-		"Read what the sink says: a wrong key or path looks like this. Correct relay.yaml and restart the relay.",
+		"sink refuses what it gets", "One batch at a time is tried, at most every 5 seconds: a fresh one, the newest and the oldest that waits in turn. With the first success everything that waits is due. Events that are refused alone retry.max_attempts times become dead letters.",
+		"Read what the sink says. A wrong key or path looks like this: correct relay.yaml and restart the relay. If the sink accepted others since, these events are bad: a few become dead letters by themselves; to remove many, see docs/troubleshooting.md, To remove a burst of bad events.",
 	},
 	"stalled": {
 		"stands still", "The relay keeps trying.",

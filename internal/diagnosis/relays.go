@@ -21,10 +21,14 @@ func relays(ctx context.Context, p *config.Pipeline, b buffer.Buffer, local func
 	notReady, running := admin.NotReady(status.Relays, p.SinkNames())
 	for i := range notReady {
 		r := &notReady[i]
+		bad := ""
+		if r.NotReadyClass == buffer.NotReadyRefusing {
+			bad = "; if the sink accepts other events, these are bad: docs/troubleshooting.md#to-remove-a-burst-of-bad-events"
+		}
 		findings = append(findings, buffer.Finding{
 			Level: buffer.LevelError, Subject: about,
 			Text: fmt.Sprintf("%s reported %s ago that it is not ready: %s", admin.RelayName(r), admin.Age(r.Seen), r.NotReady),
-			Fix:  "remove this cause, then relay retry --now -c relay.yaml sends at once; relay preview -c relay.yaml shows the requests of unclaimed events, and with --events-file FILE those of events that wait (docs/troubleshooting.md#the-request-of-a-waiting-batch)",
+			Fix:  "remove this cause, then relay retry --now -c relay.yaml sends at once; relay preview -c relay.yaml shows the requests of unclaimed events, and with --events-file FILE those of events that wait (docs/troubleshooting.md#the-request-of-a-waiting-batch)" + bad,
 		})
 	}
 	for _, n := range admin.Notices(status.Relays, p.SinkNames()) {
