@@ -98,6 +98,7 @@ admin: {listen: "127.0.0.1:%d"}
 pipelines:
   - name: orders
     source: {url: %q}
+    archive: {table: outbox_archive}
     sink: {url: %q}
   - name: contacts
     source: {url: %q, table: contact_events}
