@@ -306,7 +306,7 @@ func (d *refusals) pausedSince(l *buffer.Lease) error {
 func (d *refusals) passesOver(l *buffer.Lease) (wait time.Duration, why error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.paused() || !d.tries.passesOver(l.More && l.GroupID != d.path) {
+	if !d.refusing || !d.tries.passesOver(l.More && l.GroupID != d.path) { // the search comes first
 		return 0, nil
 	}
 	return d.tries.pause(), d.last

@@ -266,6 +266,7 @@ func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket di
 	// Not ctx: a claim that a signal cuts off in mid-commit would stay there until its lease is over.
 	began := time.Now()
 	limit := p.limiter.fit(ticket.BatchSize)
+	ticket.Newest = ticket.Newest && p.worker.Refusal() != nil // the search for a bad event goes on with its own parts
 	l, err := claim(stop, c, ticket, limit)
 	report.Took = time.Since(began)
 	if ticket.Due || ticket.Suspect { // it says nothing of claims, which may fail for a reason of their own
