@@ -46,6 +46,9 @@ type Report struct {
 	Err error
 }
 
+// So many batches may wait as are passed over: maxPassed times MaxWaiting, and beyondSmall more where that is little.
+const maxPassed, beyondSmall = 8, 128
+
 // maxProbeOut is how long the only ticket that Allow lets out keeps others from being issued.
 const maxProbeOut = time.Second
 
@@ -148,7 +151,8 @@ func (d *Distributor) report(r Report) {
 		d.nextBackoff = min(2*d.nextBackoff, maxBackoff)
 	}
 	if !r.Ticket.Due {
-		if r.Events > 0 && !r.PutBack { // it does not wait, so the next one need not either
+		// One that was delivered does not wait, so the next one need not either. One that was passed over is no probe yet.
+		if r.Events > 0 && (!r.PutBack || r.PassedOver && d.waiting < maxPassed*d.config.MaxWaiting+beyondSmall) {
 			d.probe.Reset()
 		}
 		d.onClaim(r, time.Now())

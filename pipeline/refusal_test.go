@@ -358,6 +358,32 @@ func TestRefusingSink_PassesABurst(t *testing.T) {
 	}
 }
 
+// A burst of more bad batches than may wait does not hide a good event behind it.
+func TestRefusingSink_PassesABurstBeyondMaxWaiting(t *testing.T) {
+	t.Parallel()
+	const bad = 100
+	f, r := newFile(t), newReceiver(t)
+	to := httpAt(t, r)
+	f.transaction(t, bad, true)
+	f.transaction(t, 1, true)
+	r.answers(func(ids []int64) int {
+		if ids[0] <= bad {
+			return http.StatusBadRequest
+		}
+		return http.StatusOK
+	})
+	start(t, f.buffer(t, "relay"), to, func(c *pipeline.Config) {
+		c.BatchSize, c.MaxWaiting, c.MaxAttempts = 1, 20, 1000
+		c.Backoff.Max = 5 * time.Minute // ProbeFull remembers refusals for twice as long
+	})
+	testserver.Eventually(t, func() error {
+		if len(to.arrived(t, "orders")) == 0 {
+			return errors.New("the good event has not arrived")
+		}
+		return nil
+	})
+}
+
 // Everything is refused for good until max_attempts: every event is buried, none is lost.
 func TestPoisonBatch_IsBuriedWhole(t *testing.T) {
 	t.Parallel()
