@@ -168,7 +168,7 @@ func describeReplayed(verb string, r *buffer.Replayed, until string) string {
 		text += fmt.Sprintf("; left out %s delivered again since", plural(r.Repeated, "event that was", "events that were"))
 	}
 	if r.Ahead > 0 {
-		text += fmt.Sprintf("; left out %s, because the sequence of the ids has gone back and will assign theirs again: raise it first (setval)", plural(r.Ahead, "event", "events"))
+		text += fmt.Sprintf("; left out %s, because the sequence of the ids has not come to theirs and may assign them, as after TRUNCATE ... RESTART IDENTITY: raise it first (setval)", plural(r.Ahead, "event", "events"))
 	}
 	return text
 }

@@ -55,6 +55,6 @@ type Replayed struct {
 	Events int64
 	// Waiting were left out: they are in the buffer. Repeated were left out, too: they were delivered again after Until.
 	Waiting, Repeated int64
-	// Ahead were left out as well: the sequence of the ids has gone back and hands out theirs again.
+	// Ahead were left out as well: the sequence of the ids has not come to theirs, and may assign them.
 	Ahead int64
 }

@@ -19,7 +19,13 @@ BEGIN
     IF NOT pg_try_advisory_xact_lock(hashtextextended('relay archive partitions ' || archive::oid, 0)) THEN
         RETURN '0 0 0 f';
     END IF;
+    IF keep < interval '1 hour' THEN
+        RAISE EXCEPTION 'relay.archive_keep is %, expected 1 hour or more', keep;
+    END IF;
+    SELECT nullif(partdefid, 0)::regclass INTO fallback FROM pg_partitioned_table WHERE partrelid = archive;
     FOR n IN 0..7 LOOP
+        -- An ATTACH reads the default partition, and keeps settles from it meanwhile.
+        EXIT WHEN pg_relation_size(fallback) > 64 * 1024 * 1024;
         day := today + n * interval '24 hours';
         partition := format('%I.%I', {{.SchemaText}}, {{.TableText}} || '_p' || to_char(day, 'YYYYMMDD'));
         CONTINUE WHEN to_regclass(partition) IS NOT NULL OR EXISTS (
@@ -31,14 +37,13 @@ BEGIN
             EXECUTE format('CREATE TABLE %s (LIKE %s INCLUDING ALL)', partition, archive);
             EXECUTE format('ALTER TABLE %s ATTACH PARTITION %s FOR VALUES FROM (%L) TO (%L)', archive, partition, day, day + interval '24 hours');
             made := made + 1;
-        EXCEPTION WHEN lock_not_available OR check_violation THEN
-            NULL; -- the default partition is in use, or has events of that day
+        EXCEPTION WHEN lock_not_available OR check_violation OR invalid_object_definition THEN
+            NULL; -- the default partition is in use, or has events of that day; or another partition has a part of it
         END;
     END LOOP;
     IF keep IS NULL THEN
         RETURN format('%s 0 0 f', made);
     END IF;
-    SELECT nullif(partdefid, 0)::regclass INTO fallback FROM pg_partitioned_table WHERE partrelid = archive;
     IF fallback IS NOT NULL THEN
         EXECUTE format('DELETE FROM %1$s WHERE ctid = ANY (ARRAY(SELECT ctid FROM %1$s WHERE archived_at < $1 ORDER BY archived_at LIMIT 1000))', fallback)
         USING clock_timestamp() - keep;
