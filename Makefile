@@ -28,7 +28,7 @@ servers: ## install PostgreSQL, Redis, Valkey, PgBouncer, Sidekiq and Prometheus
 
 .PHONY: test
 test: servers ## run every test on real servers
-	$(GO) test -timeout 30m $(PACKAGES)
+	$(GO) test -timeout 60m $(PACKAGES)
 
 .PHONY: race
 race: servers ## run every test under the race detector
