@@ -76,8 +76,13 @@ func (b *Buffer) ReplayArchived(ctx context.Context, f buffer.ArchiveFilter, dry
 	if err := b.read(ctx, "reading the time", func(tx transaction) error { return tx.row(ctx, archiveNowSQL).Scan(&now) }); err != nil {
 		return all, err
 	}
-	if f.Until.IsZero() || r.until > now { // what is put back is archived again, later than this
-		r.until = now
+	if f.Until.IsZero() || r.until > now { // the end of this millisecond: what is put back is archived again, later than that
+		began, err := db.ParseTime(now)
+		if err != nil {
+			return all, err
+		}
+		r.until = roundedUp(began.Add(time.Millisecond))
+		time.Sleep(2 * time.Millisecond)
 	}
 	if all.Until, err = db.ParseTime(r.until); err != nil {
 		return all, err
