@@ -30,6 +30,7 @@ func TestPlans_Archive(t *testing.T) {
 			if statistics == "full" {
 				f.Exec(t, "ANALYZE outbox_archive")
 			}
+			f.Exec(t, "SELECT setval(pg_get_serial_sequence('outbox_events', 'id'), 1000000)")
 			replayed, err := f.Buffer.(buffer.Archiver).ReplayArchived(t.Context(), buffer.ArchiveFilter{Since: time.Now().Add(-2 * time.Hour), BatchSize: 500, PageSize: 1000}, false, nil)
 			check(t, err)
 			var deleted int64
