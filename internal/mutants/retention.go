@@ -31,7 +31,7 @@ var retentionMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestArchive_ByDay",
 	},
 	{
-		name: "a DROP waits for whoever reads the archive",
+		name: "a DROP waits for readers of the archive",
 		file: "outbox/postgres/internal/migrate/archive_maintain.sql",
 		old:  " SET lock_timeout = '100ms'",
 		new:  "",

@@ -103,7 +103,7 @@ func Next(ctx context.Context, from Source, s config.RuntimeSink, limit int) (re
 // ErrNoBatch says that the batch is not live any more, or is one of a dead-letter hook.
 var ErrNoBatch = errors.New("the batch is finished, or is one of a dead-letter hook")
 
-// Batch reads events of a live batch, whoever has it, and prepares the requests of one sink.
+// Batch reads events of a live batch, leased or not, and prepares the requests of one sink.
 func Batch(ctx context.Context, from Source, s config.RuntimeSink, groupID uuid.UUID, limit int) (result Result, events []outbox.Event, err error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

@@ -82,7 +82,11 @@ func (b *Buffer) ReplayArchived(ctx context.Context, f buffer.ArchiveFilter, dry
 			return all, err
 		}
 		r.until = roundedUp(began.Add(time.Millisecond))
-		time.Sleep(2 * time.Millisecond)
+		select {
+		case <-ctx.Done():
+			return all, ctx.Err()
+		case <-time.After(2 * time.Millisecond):
+		}
 	}
 	if all.Until, err = db.ParseTime(r.until); err != nil {
 		return all, err

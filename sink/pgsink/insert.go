@@ -75,7 +75,7 @@ func notNil(b []byte) []byte {
 	return b
 }
 
-// insertSQL is the statement that inserts a batch: one array for each column. Everything is named with its schema, because whoever
+// insertSQL is the statement that inserts a batch: one array for each column. Everything is named with its schema, because a role that
 // may create objects in a schema of the role's search_path could otherwise have the relay run them. Triggers of the table run with
 // the session's own search_path.
 func (t *layout) insertSQL() string {

@@ -16,7 +16,7 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// condition returns source.where as it stands in statements, and whether there is one. A comment may end it.
+// condition returns source.where in the form that statements contain, and whether there is one. A comment may end it.
 func condition(where string) (sql string, conditional bool) {
 	if where == "" {
 		return "true", false
