@@ -91,8 +91,7 @@ func TestReadOnly_Console(t *testing.T) {
 	b.logInWith(wallToken)
 	b.see("wall (read-only)", "sink unavailable")
 	for path, text := range map[string]string{"/": "1 dead letter", "/pipelines/orders": "What waits", "/dead": "All 1, the last to die first", "/dead/orders/1": "Payload"} {
-		b.goTo(path)
-		b.see(text)
+		b.seeAt(path, text)
 		if n := value[float64](b, "document.querySelectorAll('main form[method=post] button, main input[type=checkbox][name=chosen]').length"); n != 0 {
 			t.Errorf("%s offers %v changes to a read-only user", path, n)
 		}

@@ -185,12 +185,26 @@ func (b *tab) see(texts ...string) {
 	b.t.Helper()
 	for _, text := range texts {
 		for !strings.Contains(b.text(), text) {
-			select {
-			case <-b.Done():
-				b.t.Fatalf("%q was not seen; the page was\n%s", text, b.last)
-			case <-time.After(20 * time.Millisecond):
-			}
+			b.waitFor(text)
 		}
+	}
+}
+
+// seeAt loads a page until it has a text: what a page without a live stream shows can be between two states.
+func (b *tab) seeAt(path, text string) {
+	b.t.Helper()
+	for b.goTo(path); !strings.Contains(b.text(), text); b.goTo(path) {
+		b.waitFor(text)
+	}
+}
+
+// waitFor waits a moment for a text that the page does not have yet.
+func (b *tab) waitFor(text string) {
+	b.t.Helper()
+	select {
+	case <-b.Done():
+		b.t.Fatalf("%q was not seen; the page was\n%s", text, b.last)
+	case <-time.After(20 * time.Millisecond):
 	}
 }
 

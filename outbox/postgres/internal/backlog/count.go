@@ -59,13 +59,14 @@ func (b *Backlog) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, 
 			return buffer.Backlog{}, err
 		}
 	}
-	backlog, void, err := b.count(ctx, t, limit)
-	if err == nil && void { // ids are used again, and the count looked only beyond those of before
-		backlog, _, err = b.count(ctx, t, limit)
+	c, err := b.count(ctx, t, limit)
+	if err == nil && c.void {
+		c, err = b.count(ctx, t, limit)
 	}
 	if err != nil {
 		return buffer.Backlog{}, err
 	}
+	backlog := c.backlog
 	if b.base.Ordered && b.base.Sinks == nil && backlog.Due+backlog.Suspects > 0 {
 		if backlog.Due, backlog.Suspects, err = b.countDue(ctx, t); err != nil {
 			return buffer.Backlog{}, b.base.Explain(ctx, "counting batches", err)
@@ -78,7 +79,7 @@ func (b *Backlog) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, 
 	if err != nil {
 		return buffer.Backlog{}, b.base.Explain(ctx, "sweeping", err)
 	}
-	backlog.Unclaimed = min(limit, backlog.Unclaimed+late)
+	backlog.Unclaimed = min(limit, backlog.Unclaimed+max(0, late-c.due)) // the sweep sees what is due as well
 	backlog.Due += orphans
 	if floor, numbering, ok := b.watermarks.FloorToStore(time.Now()); ok {
 		return backlog, b.storeFloor(ctx, t, floor, numbering)
@@ -86,10 +87,17 @@ func (b *Backlog) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, 
 	return backlog, nil
 }
 
-// count counts once. void: the sequence was set back, and the count must be repeated. The error is an *ownership.Error if another
-// pipeline owns the buffer.
-func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (backlog buffer.Backlog, void bool, err error) {
+// counted is the result of a count.
+type counted struct {
+	backlog buffer.Backlog
+	due     int  // of its unclaimed events: delayed ones that are due, below what the count scans
+	void    bool // the sequence was set back, the count looked only beyond the ids of before, and it must be repeated
+}
+
+// count counts once. The error is an *ownership.Error if another pipeline owns the buffer.
+func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (counted, error) {
 	var (
+		backlog buffer.Backlog
 		count watermark.Count
 		owned error
 		began = time.Now()
@@ -146,29 +154,30 @@ func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (backl
 	if looks {
 		steps = append(steps, delayed.Look(b.base, t, b.watermarks, limit, &found))
 	}
-	err = b.base.DB.RoundTrip(ctx, steps)
+	err := b.base.DB.RoundTrip(ctx, steps)
 	switch {
 	case err != nil:
-		return buffer.Backlog{}, false, b.base.Explain(ctx, "counting events", err)
+		return counted{}, b.base.Explain(ctx, "counting events", err)
 	case owned != nil:
-		return buffer.Backlog{}, false, owned
+		return counted{}, owned
 	}
 	now := time.Now()
 	count.Took = now.Sub(began)
-	void = b.watermarks.Counted(r, count, now)
-	backlog.Unclaimed = min(limit, count.Fresh+count.Late)
-	if looks && !void {
+	c := counted{void: b.watermarks.Counted(r, count, now)}
+	if looks && !c.void {
 		found.Counted = true
 		b.watermarks.FoundDue(found.Due)
-		due := len(found.Blocked)      // each has an event that waits for its key
+		c.due = len(found.Blocked)     // each has an event that waits for its key
 		for _, id := range found.IDs { // the others are counted already
 			if id <= r.Cursor && (id <= r.LateAfter || id > r.LateUpTo) {
-				due++
+				c.due++
 			}
 		}
-		backlog.Unclaimed, backlog.NextDelayed = min(limit, backlog.Unclaimed+due), found.Next
+		backlog.NextDelayed = found.Next
 	}
-	return backlog, void, nil
+	backlog.Unclaimed = min(limit, count.Fresh+count.Late+c.due)
+	c.backlog = backlog
+	return c, nil
 }
 
 const storeFloorSQL = `
