@@ -98,11 +98,11 @@ type counted struct {
 func (b *Backlog) count(ctx context.Context, t *ledger.Tables, limit int) (counted, error) {
 	var (
 		backlog buffer.Backlog
-		count watermark.Count
-		owned error
-		began = time.Now()
-		r     = b.watermarks.NextCount(began, limit)
-		found delayed.Found
+		count   watermark.Count
+		owned   error
+		began   = time.Now()
+		r       = b.watermarks.NextCount(began, limit)
+		found   delayed.Found
 	)
 	steps := []pg.Step{
 		b.base.DB.BatchTx(b.base.DB.StatementTimeout),
