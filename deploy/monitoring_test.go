@@ -206,9 +206,12 @@ scrape_configs:
 	outage.Store(true)
 	insert()
 	fires(map[string]string{
-		"RelayNotReady":  `"class":"sink","pipeline":"contacts","severity":"warning","sink":"crm"`,
+		"RelayNotReady":  `"pipeline":"contacts","severity":"warning","sink":"crm"`,
 		"RelayHookFails": `"pipeline":"contacts","severity":"warning","sink":"crm"`,
 	})
+	if alerts, summary := get(t, prometheus.URL+"/api/v1/alerts"), "A relay cannot deliver contacts to crm: sink."; !strings.Contains(alerts, summary) {
+		t.Errorf("no alert says %q: %s", summary, alerts)
+	}
 }
 
 var metricName = regexp.MustCompile(`\brelay_\w+`)
