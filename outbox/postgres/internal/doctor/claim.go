@@ -149,19 +149,10 @@ func (d *diagnosis) claimPlan(ctx context.Context, events catalog.Table) {
 	if d.state == nil || d.state.Custom != nil && !d.state.Custom.Numbered() { // see uuidKey
 		return
 	}
-	var result []byte
-	err := d.DB.Transact(ctx, pg.ReadTx(d.DB.StatementTimeout, pg.PlanByPrimaryKey...), pg.Step{
-		SQL: "EXPLAIN (FORMAT JSON) " + d.state.ClaimSQL, Args: d.state.ClaimArgs,
-		Row: func(v [][]byte) error { result = slices.Clone(v[0]); return nil },
-	})
-	if d.failed(about, err) {
+	scans, ok := d.claimScans(ctx, about, events)
+	if !ok {
 		return
 	}
-	plan, err := pg.ParsePlan(result)
-	if d.failed(about, err) {
-		return
-	}
-	scans := plan.Scans(events.Name)
 	for _, scan := range scans {
 		if scan.Index == "" || scan.Type == "Bitmap Heap Scan" {
 			d.problem(about, "a claim reads table "+events.Quoted+" by a "+scan.Type+", not by its primary key",
@@ -172,4 +163,21 @@ func (d *diagnosis) claimPlan(ctx context.Context, events catalog.Table) {
 	if len(scans) > 0 {
 		d.ok(about, "a claim uses index "+scans[0].Index)
 	}
+}
+
+// claimScans returns how a claim, under its settings, would read a table; false if that cannot be found out, which it adds.
+func (d *diagnosis) claimScans(ctx context.Context, about string, events catalog.Table) ([]pg.Plan, bool) {
+	var result []byte
+	err := d.DB.Transact(ctx, pg.ReadTx(d.DB.StatementTimeout, pg.PlanByPrimaryKey...), pg.Step{
+		SQL: "EXPLAIN (FORMAT JSON) " + d.state.ClaimSQL, Args: d.state.ClaimArgs,
+		Row: func(v [][]byte) error { result = slices.Clone(v[0]); return nil },
+	})
+	if d.failed(about, err) {
+		return nil, false
+	}
+	plan, err := pg.ParsePlan(result)
+	if d.failed(about, err) {
+		return nil, false
+	}
+	return plan.Scans(events.Name), true
 }

@@ -39,19 +39,11 @@ func (d *diagnosis) conditional(ctx context.Context, events catalog.Table) {
 	}, events.Quoted, key.Name) {
 		return
 	}
-	var result []byte
-	err := d.DB.Transact(ctx, pg.ReadTx(d.DB.StatementTimeout, pg.PlanByPrimaryKey...), pg.Step{
-		SQL: "EXPLAIN (FORMAT JSON) " + d.state.ClaimSQL, Args: d.state.ClaimArgs,
-		Row: func(v [][]byte) error { result = slices.Clone(v[0]); return nil },
-	})
-	if d.failed(about, err) {
+	scans, ok := d.claimScans(ctx, about, events)
+	if !ok {
 		return
 	}
-	plan, err := pg.ParsePlan(result)
-	if d.failed(about, err) {
-		return
-	}
-	for _, scan := range plan.Scans(events.Name) {
+	for _, scan := range scans {
 		if slices.Contains(names, scan.Index) {
 			d.ok(about, "a claim finds events by partial index "+scan.Index+", and reads no other rows")
 			return
