@@ -299,6 +299,88 @@ func TestRefusal(t *testing.T) {
 		}
 	})
 
+	// The batch that is halved goes before others, and its own requests need no pause, because they are counted. Another batch that is refused does.
+	run("TheSearchComesFirst", func(t *testing.T) {
+		l := newLedger(nil, refusesAll)
+		expect(t, "due batches first, before any is refused", l.DueFirst(), false)
+		l.put(idsFrom(1, 100)...)
+		l.next(t)
+		parts := l.batches
+		l.batches = nil
+		for i := range int64(20) {
+			l.put(idsFrom(1000+10*i, 10)...)
+		}
+		l.drain(t)
+		l.batches = parts
+		expect(t, "refusal before an event was alone", l.Refusal(), nil)
+		expect(t, "claims after the refusal of another batch", l.Allow(t.Context()), 0)
+		for l.Refusal() == nil {
+			expect(t, "due batches first", l.DueFirst(), true)
+			expect(t, "the newest, out of turn", l.TakesNewest(false), true)
+			if l.next(t) == nil {
+				t.Fatal("the search has no batch")
+			}
+			if l.Refusal() == nil {
+				expect(t, "claims after a refusal of the search", l.Allow(t.Context()), 1)
+			}
+		}
+		expect(t, "claims when the sink refuses everything", l.Allow(t.Context()), 0)
+		expect(t, "due batches first then", l.DueFirst(), false)
+		expect(t, "the newest then, out of turn", l.TakesNewest(false), false)
+		expect(t, "the newest then, in turn", l.TakesNewest(true), true)
+		if own := l.sends - 20; own > 2*bits.Len(99)+1 {
+			t.Errorf("the search took %d requests", own)
+		}
+		l.answer = func([]int64) error { return nil }
+		l.wait()
+		l.drain(t)
+		<-time.After(time.Minute)
+		expect(t, "the newest of a sink that accepts events, in turn", l.TakesNewest(true), false)
+	})
+
+	// What is refused again and again ends no pause. If the sink accepted another event less than a minute ago, each try is halved on, and its good half ends it.
+	run("HalvesOnWhileOthersAreAccepted", func(t *testing.T) {
+		bad := func(id int64) bool { return id%8 == 0 }
+		l := newLedger(func(c *delivery.Config) {
+			c.MaxAttempts, c.Backoff = 1000, delivery.Backoff{Initial: time.Second, Max: time.Second, Multiplier: 1}
+		}, func(ids []int64) error {
+			if slices.ContainsFunc(ids, bad) {
+				return sink.Permanent(errBad)
+			}
+			return nil
+		})
+		refuse := func() { // two events alone, and the batch that the search halves, whose parts another process has
+			l.put(8)
+			l.put(16)
+			l.put(idsFrom(48, 8)...)
+			for range 3 {
+				l.next(t)
+			}
+			l.batches = nil
+			if l.Refusal() == nil {
+				t.Fatal("no refusal")
+			}
+		}
+		l.put(1)
+		l.drain(t)
+		refuse()
+		l.put(idsFrom(32, 8)...) // the first is bad
+		for range 7 {
+			l.next(t)
+		}
+		slices.Sort(l.delivered)
+		if !slices.Equal(l.delivered, append([]int64{1}, idsFrom(33, 7)...)) {
+			t.Errorf("delivered %v", l.delivered)
+		}
+		// Without an accepted event it is held as it is, and counts an attempt.
+		<-time.After(2 * time.Minute)
+		l.batches = nil
+		refuse()
+		l.put(idsFrom(32, 8)...)
+		l.next(t)
+		expect(t, "batches of what is held", len(l.batches), 1)
+	})
+
 	run("OfEverythingEndsWithASuccess", func(t *testing.T) {
 		l := newLedger(nil, refusesAll)
 		const n = 1000
