@@ -172,6 +172,9 @@ func (o observer) Hanging(calls int)        { o.p.limiter.hang(calls) }
 
 func (o observer) Counted(b buffer.Backlog, fresh bool, err error) {
 	o.p.health.counted(b, fresh, err)
+	if b.Waiting > 0 {
+		o.p.recovered.signal()
+	}
 	if err == nil && o.p.pause.set(b.Paused) {
 		o.p.health.resumed()
 	}

@@ -65,7 +65,7 @@ func New(b buffer.Queue, s sink.Sink, c Config) (*Pipeline, error) {
 		config: c, buffer: b, sink: s, pause: pause{log: c.Log},
 		health:  health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting, sinkErr: errStarting},
 		limiter: newLimiter(c), announced: make(chan struct{}, 1), onIdle: func() {},
-		handed: make(chan handed, maxInFlight(c.Workers)),
+		handed: make(chan handed, maxInFlight(c.Workers)), recovered: recoveries{wake: make(chan struct{}, 1)},
 	}
 	if l, ok := b.(logging); ok {
 		l.SetLog(c.Log)
@@ -322,6 +322,9 @@ func (p *Pipeline) deliver(
 ) (done delivery.Report, err error) {
 	events := l.Len()
 	done, err = p.worker.Work(leaseCtx, stop, l, acquireSlot, leave)
+	if done.PutBack || p.worker.Paused() {
+		p.recovered.signal()
+	}
 	if fresh != (claimed{}) {
 		p.limiter.record(stop, sample{
 			limit: fresh.limit, events: events, claimed: fresh.began, ended: time.Now(),

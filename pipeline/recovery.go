@@ -11,12 +11,35 @@ import (
 
 // recoveries are the addresses that recovered, whose waiting batches are to be made due.
 type recoveries struct {
+	wake      chan struct{} // holds one when retryDeferred may have something to do
 	mu        sync.Mutex
 	addresses []string
 	accepting bool // and the sink accepts events that may be decided on
 }
 
+// signal has retryDeferred look. It never blocks.
+func (r *recoveries) signal() {
+	select {
+	case r.wake <- struct{}{}:
+	default:
+	}
+}
+
+// wait waits for the next tick, every recoveryInterval since a time; first, unless defers says that batches may wait, for a signal. It returns
+// false when ctx is done. The ticks keep their times, so that what comes together is done together.
+func (r *recoveries) wait(ctx context.Context, began time.Time, defers func() bool) bool {
+	if !defers() {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-r.wake:
+		}
+	}
+	return waitUntil(ctx, time.Now().Add(recoveryInterval-time.Since(began)%recoveryInterval))
+}
+
 func (r *recoveries) add(address string) {
+	defer r.signal()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if !slices.Contains(r.addresses, address) {
@@ -25,6 +48,7 @@ func (r *recoveries) add(address string) {
 }
 
 func (r *recoveries) accepts() {
+	defer r.signal()
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.accepting = true
@@ -46,17 +70,12 @@ const (
 )
 
 // retryDeferred makes batches due that wait for an address: one now and then while it is unavailable, as a
-// half-open probe, and all of them once it has recovered. recount asks for a count of due batches.
+// half-open probe, and all of them once it has recovered. recount asks for a count of due batches. It ticks only while
+// batches wait or the sink is not known to take them: an idle pipeline must not wake the process.
 func (p *Pipeline) retryDeferred(ctx context.Context, recount func()) {
-	tick := time.NewTicker(recoveryInterval)
-	defer tick.Stop()
+	began := time.Now()
 	var requests retryRequests
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for p.recovered.wait(ctx, began, p.defers) {
 		recovered, accepting := p.recovered.take()
 		for _, address := range recovered {
 			p.retryNow(ctx, address, 0, recount)
@@ -77,6 +96,9 @@ func (p *Pipeline) retryDeferred(ctx context.Context, recount func()) {
 		}
 	}
 }
+
+// defers reports whether batches may wait for an address, or for the sink.
+func (p *Pipeline) defers() bool { return p.health.waits() || p.worker.Paused() }
 
 // retryRequests are an operator's requests to try waiting batches now (`relay retry`). They come from another
 // process, which has made the batches due; this one may be in a pause.
