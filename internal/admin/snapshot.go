@@ -157,7 +157,14 @@ func (all snapshots) named(names []string) (some snapshots) {
 	return some
 }
 
-// each reads all snapshots concurrently, so that a slow database delays no other, and
+const (
+	// readsAtOnce is how many snapshots are read at once: those of many SQLite files would keep all processors busy for a second, and with them the pages and
+	// the events. One that takes longer than slowRead counts no more, because it waits for its database.
+	readsAtOnce = 8
+	slowRead    = 20 * time.Millisecond
+)
+
+// each reads all snapshots concurrently, so that a slow database delays no other for long, and
 // then calls visit for each in order.
 func (all snapshots) each(ctx context.Context, visit func(p Pipeline, s buffer.Status, unsendable, err error)) {
 	type result struct {
@@ -166,8 +173,16 @@ func (all snapshots) each(ctx context.Context, visit func(p Pipeline, s buffer.S
 	}
 	results := make([]result, len(all))
 	var wait sync.WaitGroup
+	slots := make(chan struct{}, readsAtOnce)
 	for i, s := range all {
-		wait.Go(func() { results[i].status, results[i].unsendable, results[i].err = s.read(ctx) })
+		slots <- struct{}{}
+		free := sync.OnceFunc(func() { <-slots })
+		slow := time.AfterFunc(slowRead, free)
+		wait.Go(func() {
+			defer free()
+			defer slow.Stop()
+			results[i].status, results[i].unsendable, results[i].err = s.read(ctx)
+		})
 	}
 	wait.Wait()
 	for i, s := range all {

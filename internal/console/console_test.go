@@ -211,7 +211,7 @@ func TestDeadLetters_Many(t *testing.T) {
 	b.expectQuiet()
 }
 
-// TestOverview_ManyPipelines: 200 pipelines are a page of less than 150 kB.
+// TestOverview_ManyPipelines: 200 pipelines are a page of less than 150 kB, which has the figures once they are read.
 func TestOverview_ManyPipelines(t *testing.T) {
 	t.Parallel()
 	more := strings.Builder{}
@@ -226,5 +226,16 @@ func TestOverview_ManyPipelines(t *testing.T) {
 	b := newTab(t, s)
 	b.logIn()
 	b.see("pipeline-198")
+	expectRead := func(page func() string) {
+		t.Helper()
+		testkit.Eventually(t, func() error {
+			if text := page(); strings.Contains(text, "reading …") {
+				return fmt.Errorf("the page is\n%s", text)
+			}
+			return nil
+		})
+	}
+	expectRead(b.text) // by the live stream
+	expectRead(func() string { return get(t, s.url+"/", bearer(token)).body })
 	b.expectAccessible("overview-many")
 }

@@ -2,11 +2,17 @@ package console
 
 import (
 	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/access"
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/testkit"
 )
@@ -27,6 +33,11 @@ func (s *slowSource) Report(ctx context.Context, _ ...string) admin.Report {
 }
 func (s *slowSource) Changed(string)              {}
 func (s *slowSource) Pipelines() []admin.Pipeline { return nil }
+
+// healthy is a pipeline that is ready.
+type healthy struct{ admin.Health }
+
+func (healthy) Ready() error { return nil }
 
 // TestLatest: the overview waits for no slow database, but shows what a user has just done.
 func TestLatest(t *testing.T) {
@@ -66,10 +77,91 @@ func TestLatest(t *testing.T) {
 		testkit.Equal(t, "it takes", took, freshWithin)
 		testkit.Equal(t, "its age", age > 5*time.Second, true)
 		s.changed("orders")
-		dead, _, age = report() // 4 was begun before the change
-		testkit.Equal(t, "after a change", dead > 4, true)
-		testkit.Equal(t, "its age", age <= 3*time.Second, true)
+		began := time.Now()
+		known, _ := s.report(t.Context())
+		testkit.Equal(t, "pipelines with a report just after a change", len(known.Pipelines), 0)
+		testkit.Equal(t, "it takes", time.Since(began), freshWithin)
+		time.Sleep(5 * time.Second) //nolint:forbidigo // in a synctest bubble
+		dead, _, _ = report()       // 4 was begun before the change
+		testkit.Equal(t, "a while later", dead > 4, true)
 		cancel()
 		testkit.NoError(t, <-ended)
 	})
+}
+
+// blockedSource is a source of many pipelines whose reports take until they are released.
+type blockedSource struct {
+	names    []string
+	released chan struct{}
+}
+
+func (s *blockedSource) Report(_ context.Context, only ...string) (r admin.Report) {
+	<-s.released
+	for _, name := range s.names {
+		if len(only) == 0 || slices.Contains(only, name) {
+			r.Pipelines = append(r.Pipelines, admin.PipelineReport{Name: name, State: "idle", Pending: 4711})
+		}
+	}
+	return r
+}
+func (s *blockedSource) Changed(string) {}
+func (s *blockedSource) Pipelines() (all []admin.Pipeline) {
+	for _, name := range s.names {
+		all = append(all, admin.Pipeline{Name: name, Health: healthy{}, Sinks: []admin.Sink{{Name: "only", Health: healthy{}}}, Router: healthy{}})
+	}
+	return all
+}
+
+// TestOverview_Reading: the page has the names of 200 pipelines before anything is known of them, and the figures when it is loaded again later.
+func TestOverview_Reading(t *testing.T) {
+	t.Parallel()
+	source := &blockedSource{released: make(chan struct{})}
+	for i := range 200 {
+		source.names = append(source.names, fmt.Sprintf("pipeline-%03d", i))
+	}
+	s := New(Config{Source: source, Guard: access.New()})
+	page := func() string {
+		t.Helper()
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "http://localhost/", nil)
+		s.ServeHTTP(w, r)
+		testkit.Equal(t, "status", w.Code, http.StatusOK)
+		return w.Body.String()
+	}
+	places := func(text string) (at []int) {
+		t.Helper()
+		for _, name := range source.names {
+			at = append(at, strings.Index(text, `id="row-`+name+`"`))
+		}
+		if at[0] < 0 || !slices.IsSorted(at) {
+			t.Errorf("not all pipelines are there in their order: %v", at)
+		}
+		return at
+	}
+	before := page()
+	places(before)
+	testkit.Equal(t, "rows that are being read", strings.Count(before, "reading …"), 2*len(source.names))
+	testkit.Equal(t, "it says so", strings.Contains(before, "Reading the status of 200 pipelines …"), true)
+	testkit.Equal(t, "it says that all is well", strings.Contains(before, "Everything works."), false)
+	close(source.released)
+	testkit.Eventually(t, func() error {
+		if after := page(); strings.Contains(after, "eading …") || strings.Count(after, "4,711") != len(source.names) {
+			return fmt.Errorf("the page is\n%s", after)
+		}
+		return nil
+	})
+	source.released = make(chan struct{})
+	s.changed(source.names[7])
+	changed := page()
+	places(changed)
+	testkit.Equal(t, "pipelines that are known after a change of one", strings.Count(changed, "4,711"), len(source.names)-1)
+	close(source.released)
+	testkit.Eventually(t, func() error {
+		if after := page(); strings.Contains(after, "eading …") {
+			return fmt.Errorf("the page is\n%s", after)
+		}
+		return nil
+	})
+	places(page())
+	s.latest.close()
 }

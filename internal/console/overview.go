@@ -22,6 +22,7 @@ type row struct {
 	State               string
 	Class               string // of the state: good, bad, or "" for idle
 	Error               string // why its figures are unknown
+	Reading             bool   // they are, because they are being read
 	Pending             int64
 	Oldest              string
 	PerSecond, P50, P99 string
@@ -45,6 +46,7 @@ type overviewData struct {
 	Rows     []row
 	Relays   []relayRow
 	At       time.Time
+	Reading  int       // pipelines that are being read
 	each     []problem // not grouped
 }
 
@@ -78,13 +80,16 @@ func (s *Console) overviewOf(report *admin.Report, all []problem) overviewData {
 			bad[p.Pipeline], bad[p.Pipeline+"/"+p.Sink] = true, true
 		}
 	}
-	total := len(report.Pipelines) + len(report.Errors)
+	s.addRows(&d, report, bad, now)
+	total := len(report.Pipelines) + len(report.Errors) + d.Reading
 	switch {
 	case stopped > 0:
 		d.Headline = fmt.Sprintf("%d of %d %s.", stopped, total, map[bool]string{true: "pipelines need attention", false: "pipelines needs attention"}[stopped > 1])
 		if total == 1 {
 			d.Headline = "The pipeline needs attention."
 		}
+	case d.Reading > 0:
+		d.Headline = fmt.Sprintf("Reading the status of %d %s …", d.Reading, map[bool]string{true: "pipelines", false: "pipeline"}[d.Reading > 1])
 	case len(d.Problems) > 0:
 		d.Headline = "Everything moves, with warnings."
 	default:
@@ -95,13 +100,43 @@ func (s *Console) overviewOf(report *admin.Report, all []problem) overviewData {
 	if len(d.Problems) > maxProblems {
 		d.Problems = d.Problems[:maxProblems]
 	}
+	return d
+}
+
+// addRows adds the rows of all pipelines, in their order. Those of this process that the report lacks are being read.
+func (s *Console) addRows(d *overviewData, report *admin.Report, bad map[string]bool, now time.Time) {
+	of := make(map[string][]row, len(report.Pipelines)+len(report.Errors))
+	var order []string
+	reading := map[string][]row{}
+	for _, p := range s.config.Source.Pipelines() {
+		order = append(order, p.Name)
+		of[p.Name] = nil
+		reading[p.Name] = []row{{ID: "row-" + p.Name, Pipeline: p.Name, Link: pipelineLink(p.Name), Reading: true}}
+		for _, sink := range p.Sinks {
+			reading[p.Name] = append(reading[p.Name], row{ID: "row-" + p.Name + "/" + sink.Name, Pipeline: p.Name, Sink: sink.Name, Reading: true, IsSink: true})
+		}
+	}
+	add := func(name string, rows []row) {
+		if _, known := of[name]; !known {
+			order = append(order, name)
+		}
+		of[name] = rows
+	}
 	for i := range report.Pipelines {
-		d.Rows = append(d.Rows, s.rowsOf(&report.Pipelines[i], bad, now)...)
+		p := &report.Pipelines[i]
+		add(p.Name, s.rowsOf(p, bad, now))
 	}
 	for _, e := range report.Errors {
-		d.Rows = append(d.Rows, row{ID: "row-" + e.Name, Pipeline: e.Name, Link: pipelineLink(e.Name), State: "unknown", Class: "bad", Error: e.Error})
+		add(e.Name, []row{{ID: "row-" + e.Name, Pipeline: e.Name, Link: pipelineLink(e.Name), State: "unknown", Class: "bad", Error: e.Error}})
 	}
-	return d
+	for _, name := range order {
+		rows := of[name]
+		if rows == nil {
+			d.Reading++
+			rows = reading[name]
+		}
+		d.Rows = append(d.Rows, rows...)
+	}
 }
 
 // downStates are how the states of a sink begin while none of its relays is ready; see package admin.

@@ -14,6 +14,7 @@ const liveEvery = time.Second
 // Run reads the status of all pipelines for the history, and renders it for the browsers that show the overview, until ctx is
 // done. Then the live connections end.
 func (s *Console) Run(ctx context.Context) error {
+	defer s.latest.close()
 	defer s.live.close()
 	tick := time.NewTicker(liveEvery)
 	defer tick.Stop()
