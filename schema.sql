@@ -53,7 +53,8 @@ CREATE TABLE IF NOT EXISTS outbox_batches (
     newest_at  timestamptz,                   -- range only: created_at of the newest event; a newer one has a reused id
     routes_no  bigint,                        -- several sinks: that of the buffer when the events were routed; NULL: not known
     uuids      uuid[],                        -- uuid keys only: the keys, in the order of the numbers first_id to last_id, or of members
-    seq        bigint                         -- order: key and several sinks only: the order of claims
+    seq        bigint,                        -- order: key and several sinks only: the order of claims
+    stamp_xid  xid8 DEFAULT pg_current_xact_id() -- custom table: the transaction that stamped the rows; done: mark marks no other version of them
 ) WITH (
     -- An update of a row finds room on its page.
     fillfactor = 50,

@@ -118,7 +118,7 @@ func Open(ctx context.Context, driver, url string) (*Database, error) {
 // isInternal reports whether the table is one of the relay's own and not a buffer.
 func (t *Table) isInternal() bool {
 	switch t.Name {
-	case "outbox_batches", "outbox_dead_letters", "outbox_buffers", "outbox_rates", "outbox_sinks", "outbox_relays":
+	case "outbox_batches", "outbox_dead_letters", "outbox_buffers", "outbox_rates", "outbox_sinks", "outbox_relays", "outbox_versions":
 		return true
 	}
 	return t.has("version_id", "is_applied", "tstamp") || t.has("archived_at", "topic", "payload", groupID)

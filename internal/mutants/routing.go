@@ -362,8 +362,8 @@ var routingMutants = []mutant{
 	{
 		name: "a part of uuids has none",
 		file: "outbox/postgres/internal/custom/settle_routed.go",
-		old:  "` + ledger.RoutesNoSQL + `, custom_uuids\nFROM custom_events e JOIN unnest($2::custom_finds, $3::bigint[]) x(f, n) ON x.f = e.custom_id\nWHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY",
-		new:  "` + ledger.RoutesNoSQL + `, NULL::uuid[]\nFROM custom_events e JOIN unnest($2::custom_finds, $3::bigint[]) x(f, n) ON x.f = e.custom_id\nWHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY",
+		old:  "` + ledger.RoutesNoSQL + `, custom_uuids, ` + ledger.StampXidSQL + `\nFROM custom_events e JOIN unnest($2::custom_finds, $3::bigint[]) x(f, n) ON x.f = e.custom_id\nWHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY",
+		new:  "` + ledger.RoutesNoSQL + `, NULL::uuid[], ` + ledger.StampXidSQL + `\nFROM custom_events e JOIN unnest($2::custom_finds, $3::bigint[]) x(f, n) ON x.f = e.custom_id\nWHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY",
 		pkg:  "./outbox/postgres", test: "TestCustomSinks_Contents",
 	},
 	{

@@ -30,6 +30,9 @@ func Run(t *testing.T, h Harness) {
 	} else {
 		groups = append(groups, orderCases)
 	}
+	if h.Marked {
+		groups = append(groups, markCases)
+	}
 	for _, group := range groups {
 		for _, c := range group {
 			if !c.appliesTo(h) {

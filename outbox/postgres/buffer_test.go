@@ -15,4 +15,5 @@ func BenchmarkBuffer(b *testing.B) {
 	for _, mode := range []buffer.ClaimMode{buffer.ClaimStamp, buffer.ClaimRange} {
 		b.Run(string(mode), func(b *testing.B) { buffertest.Benchmark(b, harness(mode)) })
 	}
+	b.Run("marked", func(b *testing.B) { buffertest.Benchmark(b, marked(customHarness(integerKeys))) })
 }

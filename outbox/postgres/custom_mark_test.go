@@ -200,3 +200,53 @@ func TestMark_Sinks(t *testing.T) {
 		o.expect(t, "SELECT count(*)::text FROM things WHERE group_id IS NULL", "2")
 	})
 }
+
+// TestMark_SinksChanged: a row changes after one sink has it. It is marked in a version that all sinks have read, and otherwise sent to all of them again.
+func TestMark_SinksChanged(t *testing.T) {
+	forThingKeys(t, func(t *testing.T, key string) {
+		o := newActivitySinks(t, key, "")
+		check(t, o.Close())
+		o.exec(t, "ALTER TABLE things ADD COLUMN done_at timestamptz")
+		o.config.Custom.Where, o.config.Custom.Mark = "done_at IS NULL", map[string]string{"done_at": "now()"}
+		o.Buffer = o.open(t, o.config)
+		for i, topic := range []string{"a.odd", "b.odd", "c.odd"} {
+			o.activity(t, i+1, topic, "1")
+		}
+		o.exec(t, "INSERT INTO activities VALUES (9, 'changed.odd', '2')")
+		routeAll(t, o.Buffer, "[all odd]")
+		deliverAll(t, o.Sink("all"), takeOverOf(t, o.Sink("all"), "a.odd", "b.odd", "c.odd"))
+		o.exec(t, "UPDATE things SET activity = 9 WHERE activity = 2")
+		batch := takeOverOf(t, o.Sink("odd"), "a.odd", "changed.odd", "c.odd")
+		ids := batch.IDs()
+		check(t, o.Sink("odd").Settle(t.Context(), batch, []buffer.Outcome{
+			{Verdict: buffer.Delivered, IDs: ids[:1]}, {Verdict: buffer.Retry, IDs: ids[1:], GroupID: buffer.NewGroupID()},
+		}))
+		deliverAll(t, o.Sink("odd"), takeOverOf(t, o.Sink("odd"), "changed.odd", "c.odd"))
+		const waiting = "SELECT coalesce(string_agg(activity::text, ',' ORDER BY activity), '') || '/' || (SELECT count(*) FROM relay.outbox_batches) FROM things WHERE done_at IS NULL AND group_id IS NULL"
+		o.expect(t, waiting, "9/0")
+		o.expect(t, "SELECT count(*)::text FROM things WHERE group_id IS NULL AND done_at IS NOT NULL", "2")
+
+		o.Buffer = o.open(t, o.config) // a relay that starts looks at everything
+		_, err := o.CountBacklog(t.Context(), 10)
+		check(t, err)
+		routeAll(t, o.Buffer, "[all odd]")
+		for _, sink := range []string{"all", "odd"} {
+			deliverAll(t, o.Sink(sink), takeOverOf(t, o.Sink(sink), "changed.odd"))
+		}
+		o.expect(t, waiting, "/0")
+		o.wantAgreement(t, "marks")
+	})
+}
+
+// TestMark_Reset: the application takes back a mark that is not there yet. Its UPDATE changes no value.
+func TestMark_Reset(t *testing.T) {
+	t.Parallel()
+	o := newJournal(t, 2)
+	b := o.claim(t, 10)
+	o.exec(t, "UPDATE journal SET status = 'new' WHERE id = 5")
+	o.exec(t, "BEGIN; SELECT FROM journal WHERE id = 4 FOR UPDATE; COMMIT") // a lock is no change
+	o.settle(t, b, buffer.Outcome{Verdict: buffer.Delivered})
+	if got := o.journal(t); got != "sent1! new0" {
+		t.Fatalf("the journal says %q", got)
+	}
+}

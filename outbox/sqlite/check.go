@@ -61,7 +61,8 @@ var (
 		"last_minute INTEGER", "delivered_at TEXT", "not_ready_class TEXT NOT NULL DEFAULT ''", "not_ready_at TEXT", "notice TEXT NOT NULL DEFAULT ''",
 		"latencies TEXT NOT NULL DEFAULT ''",
 	}}
-	ratesTable = requirement{table: "outbox_rates", columns: []string{"name TEXT", "next_at TEXT"}}
+	ratesTable    = requirement{table: "outbox_rates", columns: []string{"name TEXT", "next_at TEXT"}}
+	versionsTable = requirement{table: "outbox_versions", columns: []string{"buffer TEXT", "event_id INTEGER", "version INTEGER"}}
 )
 
 func (b *Buffer) foundObsolete(r requirement) buffer.Finding {
@@ -123,6 +124,9 @@ func (b *Buffer) missingTables(ctx context.Context, tx transaction, rates bool) 
 	tables := []requirement{batchesTable, deadLettersTable, buffersTable, sinksTable, relaysTable}
 	if rates {
 		tables = append(tables, ratesTable)
+	}
+	if b.marks() {
+		tables = append(tables, versionsTable)
 	}
 	if b.config.Archive != "" {
 		tables = append(tables, requirement{table: b.config.Archive, columns: archiveColumns})
@@ -207,7 +211,7 @@ func (b *Buffer) lacks(ctx context.Context, tx transaction, r requirement) (lack
 
 const namesSQL = `
 SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite\_%' ESCAPE '\' AND name NOT LIKE '%\_migrations' ESCAPE '\'
-  AND name NOT IN ('outbox_batches', 'outbox_dead_letters', 'outbox_buffers', 'outbox_sinks', 'outbox_relays', 'outbox_rates')`
+  AND name NOT IN ('outbox_batches', 'outbox_dead_letters', 'outbox_buffers', 'outbox_sinks', 'outbox_relays', 'outbox_rates', 'outbox_versions')`
 
 // similar returns the name of a table that may be meant by that of the buffer, which no table has; "" if there is none.
 func (b *Buffer) similar(ctx context.Context, tx transaction, table string) (string, error) {

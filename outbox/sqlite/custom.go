@@ -111,7 +111,7 @@ func (c *customTable) readShape(ctx context.Context, tx *sql.Tx, s *shape) error
 	columns := db.Quote(c.b.config.Custom.ID) + " AS id, " + created + " AS created_at, " + group + " AS group_id"
 	names := []string{
 		defaultArchive, db.Quote(c.b.config.Archive),
-		"custom_events", table, "custom_marks", c.assignments(), "custom_id", db.Quote(c.b.config.Custom.ID), "custom_columns", s.values(), "custom_is_stamp", isStamp,
+		"custom_events", table, "custom_marks", c.assignments(), "custom_id", db.Quote(c.b.config.Custom.ID), "custom_columns", s.values(), "custom_version", db.VersionOf(s.valueList()), "custom_is_stamp", isStamp,
 	}
 	if where := c.b.config.Custom.Where; where != "" {
 		columns += ", (\n" + where + "\n) AS is_event"
@@ -150,7 +150,9 @@ func timeOf(column string) string {
 
 // values returns all columns as a list of expressions. The plus keeps the driver from converting a value
 // because of the declared type. The stamp is the relay's and not part of the row.
-func (s *shape) values() string {
+func (s *shape) values() string { return strings.Join(s.valueList(), ", ") }
+
+func (s *shape) valueList() []string {
 	list := make([]string, len(s.columns))
 	for i, name := range s.columns {
 		list[i] = "+" + db.Quote(name)
@@ -158,7 +160,7 @@ func (s *shape) values() string {
 			list[i] = "NULL"
 		}
 	}
-	return strings.Join(list, ", ")
+	return list
 }
 
 // stampOf returns a group_id as the table holds it.
@@ -214,7 +216,11 @@ func (c *customTable) pick(ctx context.Context, tx transaction, batch *buffer.Le
 
 func (c *customTable) stamp(ctx context.Context, tx transaction, batch *buffer.Lease) error {
 	if c.b.conditional() {
-		return c.b.stamped(len(batch.Events))(tx.exec(ctx, stampPickedCustomSQL, tx.shape.stampOf(batch.GroupID), idset.JSONIDs(batch.IDs())))
+		ids := idset.JSONIDs(batch.IDs())
+		if err := c.b.stamped(len(batch.Events))(tx.exec(ctx, stampPickedCustomSQL, tx.shape.stampOf(batch.GroupID), ids)); err != nil || !c.b.marks() {
+			return err
+		}
+		return c.noteVersions(ctx, tx, ids)
 	}
 	return c.b.stamped(len(batch.Events))(tx.exec(ctx, stampCustomSQL, tx.shape.stampOf(batch.GroupID), batch.FirstID, batch.LastID))
 }
@@ -232,6 +238,9 @@ WHERE group_id = ?1 AND NOT EXISTS (
 
 func (c *customTable) restamp(ctx context.Context, tx transaction, from, to uuid.UUID) error {
 	_, err := tx.exec(ctx, restampCustomSQL, tx.shape.stampOf(from), tx.shape.stampOf(to), from.String())
+	if err == nil && c.b.marks() {
+		_, err = tx.exec(ctx, noteStampedSQL, c.b.config.Table, tx.shape.stampOf(to))
+	}
 	return err
 }
 

@@ -74,7 +74,7 @@ func TestMigrate_CustomTable(t *testing.T) {
 			func(rows *sql.Rows) (s string, err error) { return s, rows.Scan(&s) })
 	}
 	migrate(t, url, c) // before the user's table is there
-	want := []string{"activities_migrations", "outbox_archive", "outbox_batches", "outbox_buffers", "outbox_dead_letters", "outbox_rates", "outbox_relays", "outbox_sinks"}
+	want := []string{"activities_migrations", "outbox_archive", "outbox_batches", "outbox_buffers", "outbox_dead_letters", "outbox_rates", "outbox_relays", "outbox_sinks", "outbox_versions"}
 	if d := cmp.Diff(want, tables()); d != "" {
 		t.Fatalf("unexpected tables (-want +got):\n%s", d)
 	}

@@ -27,13 +27,16 @@ func TestBuffer_CustomTableBytes(t *testing.T) {
 // TestBuffer_MarkedTable: rows that stay and are marked are to the relay as rows that are deleted.
 func TestBuffer_MarkedTable(t *testing.T) {
 	t.Parallel()
-	h := customHarness("contact_activity_events", "TEXT")
+	buffertest.Run(t, marked(customHarness("contact_activity_events", "TEXT")))
+}
+
+func marked(h buffertest.Harness) buffertest.Harness {
 	open := h.Open
 	h.Marked, h.Open = true, func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
 		opt.Marked = true
 		return open(t, opt)
 	}
-	buffertest.Run(t, h)
+	return h
 }
 
 func customHarness(table, group string) buffertest.Harness {

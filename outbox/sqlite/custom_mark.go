@@ -17,11 +17,37 @@ import (
 )
 
 // A row that is marked stays in the table, without its stamp: from then on it is as any other that is no event. custom_marks are the assignments.
+//
+// Only a row that is as it was when it was stamped is marked: every sink has read it after that. A row that the application has changed since may have been
+// read before. It only loses its stamp, and is sent again if it is an event. custom_version is the version of a row of custom_events: a hash of its values but
+// the stamp. A row without a stored version was stamped by an older relay, or by hand.
 const (
+	// ?5 is the buffer.
+	isStampedVersionSQL = `coalesce((SELECT v.version FROM outbox_versions AS v WHERE v.buffer = ?5 AND v.event_id = custom_events.custom_id) = custom_version, TRUE)`
+
 	markCustomSQL = `
 UPDATE custom_events SET custom_marks, group_id = NULL
 WHERE group_id IS ?1 AND custom_id BETWEEN ?2 AND ?3
-  AND (?4 IS NULL OR custom_id IN (SELECT value FROM json_each(?4)))`
+  AND (?4 IS NULL OR custom_id IN (SELECT value FROM json_each(?4))) AND ` + isStampedVersionSQL
+
+	passCustomSQL = `
+UPDATE custom_events SET group_id = NULL
+WHERE group_id IS ?1 AND custom_id BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR custom_id IN (SELECT value FROM json_each(?4))) AND NOT ` + isStampedVersionSQL
+
+	noteVersionsSQL = `
+INSERT OR REPLACE INTO outbox_versions (buffer, event_id, version)
+SELECT ?1, custom_id, custom_version FROM custom_events WHERE custom_id IN (SELECT value FROM json_each(?2))`
+
+	noteStampedSQL = `
+INSERT OR REPLACE INTO outbox_versions (buffer, event_id, version)
+SELECT ?1, custom_id, custom_version FROM custom_events WHERE group_id = ?2`
+
+	// Those of rows that keep their stamp stay.
+	forgetVersionsSQL = `
+DELETE FROM outbox_versions
+WHERE buffer = ?1 AND event_id IN (SELECT value FROM json_each(?2))
+  AND (?3 OR NOT EXISTS (SELECT 1 FROM custom_events AS e WHERE e.custom_id = event_id AND e.group_id IS NOT NULL))`
 
 	// The first of these that is an event in spite of its mark.
 	stillEventSQL = `
@@ -51,25 +77,48 @@ func (c *customTable) assignments() string {
 	return strings.Join(set, ", ")
 }
 
-// mark marks events of a batch instead of deleting them. A row that is an event nevertheless would be sent for ever.
-func (c *customTable) mark(ctx context.Context, tx transaction, batch *buffer.Lease, which extent) (marked int64, err error) {
-	marked, err = tx.exec(ctx, markCustomSQL, tx.shape.stamped(which).args()[:4]...)
-	if err != nil {
+// noteVersions stores the versions of rows that were stamped; ids is a JSON array.
+func (c *customTable) noteVersions(ctx context.Context, tx transaction, ids string) error {
+	_, err := tx.exec(ctx, noteVersionsSQL, c.b.config.Table, ids)
+	return err
+}
+
+// mark marks events of a batch instead of deleting them, and returns how many lost their stamp. A row that is an event in spite of its mark would be sent for ever.
+func (c *customTable) mark(ctx context.Context, tx transaction, batch *buffer.Lease, which extent) (done int64, err error) {
+	if which.last < which.first { // nothing
+		return 0, nil
+	}
+	ids, ok := which.ids.(string)
+	switch {
+	case ok:
+	case which.members != nil:
+		ids = idset.JSONIDs(which.members.IDs())
+	default:
+		ids = idset.JSONIDs(batch.IDs())
+	}
+	of, args := int64(strings.Count(ids, ",")+1), append(tx.shape.stamped(which).args()[:4], c.b.config.Table)
+	if done, err = tx.exec(ctx, markCustomSQL, args...); err != nil {
 		return 0, err
 	}
 	var (
 		id    int64
 		still bool
-		ids   = which.ids
 	)
-	if ids == nil {
-		ids = idset.JSONIDs(batch.IDs())
+	switch err := tx.row(ctx, stillEventSQL, ids).Scan(&id, &still); {
+	case err != nil:
+		return 0, err
+	case still:
+		return 0, &buffer.MarkedError{ID: id, Table: c.b.config.Table}
 	}
-	err = tx.row(ctx, stillEventSQL, ids).Scan(&id, &still)
-	if err == nil && still {
-		err = &buffer.MarkedError{ID: id, Table: c.b.config.Table}
+	if done < of {
+		passed, err := tx.exec(ctx, passCustomSQL, args...)
+		if err != nil {
+			return 0, err
+		}
+		done += passed
 	}
-	return marked, err
+	_, err = tx.exec(ctx, forgetVersionsSQL, c.b.config.Table, ids, done == of)
+	return done, err
 }
 
 // unmark gives a row that is still there the stamp, and takes its mark off, for a dead letter whose row is that one: an id may be used again. gone: there is no

@@ -2,6 +2,7 @@ package sqlite_test
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -75,5 +76,55 @@ func TestDiagnose_Where(t *testing.T) {
 	run(t, db, warning.Fix)
 	if findings := b.Diagnose(t.Context()); find(findings, buffer.LevelOK, "source.where", "USING INDEX t_unsent") == nil {
 		t.Errorf("after the fix: %+v", findings)
+	}
+}
+
+// TestMark_SinksChanged: a row changes after one sink has it. It is marked in a version that all sinks have read, and otherwise sent to all of them again.
+func TestMark_SinksChanged(t *testing.T) {
+	t.Parallel()
+	o := newActivitySinks(t, "")
+	testkit.NoError(t, o.Close())
+	o.exec(t, "ALTER TABLE things ADD COLUMN done_at TEXT")
+	o.config.Custom.Where, o.config.Custom.Mark = "done_at IS NULL", map[string]string{"done_at": "'now'"}
+	o.Buffer = o.open(t, o.config)
+	for i, topic := range []string{"a.odd", "b.odd", "c.odd"} {
+		o.activity(t, i+1, topic, "1")
+	}
+	o.exec(t, "INSERT INTO activities VALUES (9, 'changed.odd', '2')")
+	routeAll(t, o.Buffer, "[all odd]")
+	deliverAll(t, o.Sink("all"), takeOverOf(t, o.Sink("all"), "a.odd", "b.odd", "c.odd"))
+	o.exec(t, "UPDATE things SET activity = 9 WHERE activity = 2")
+	batch := takeOverOf(t, o.Sink("odd"), "a.odd", "changed.odd", "c.odd")
+	ids := batch.IDs()
+	testkit.NoError(t, o.Sink("odd").Settle(t.Context(), batch, []buffer.Outcome{
+		{Verdict: buffer.Delivered, IDs: ids[:1]}, {Verdict: buffer.Retry, IDs: ids[1:], GroupID: buffer.NewGroupID()},
+	}))
+	deliverAll(t, o.Sink("odd"), takeOverOf(t, o.Sink("odd"), "changed.odd", "c.odd"))
+	const waiting = "SELECT coalesce(group_concat(activity), '') || '/' || (SELECT count(*) FROM outbox_batches) || '/' || (SELECT count(*) FROM outbox_versions) FROM things WHERE done_at IS NULL AND group_id IS NULL"
+	o.expect(t, waiting, "9/0/0")
+	o.Buffer = o.open(t, o.config)
+	routeAll(t, o.Buffer, "[all odd]")
+	for _, sink := range []string{"all", "odd"} {
+		deliverAll(t, o.Sink(sink), takeOverOf(t, o.Sink(sink), "changed.odd"))
+	}
+	o.expect(t, waiting, "/0/0")
+}
+
+// TestMark_ManyColumns: a function of SQLite has at most 127 arguments.
+func TestMark_ManyColumns(t *testing.T) {
+	t.Parallel()
+	ddl := journalDDL
+	for i := range 250 {
+		ddl += fmt.Sprintf("; ALTER TABLE t ADD COLUMN c%d", i)
+	}
+	db, b := newCustom(t, ddl, journal)
+	batch, err := b.Claim(t.Context(), 10, time.Minute)
+	testkit.NoError(t, err)
+	run(t, db, "UPDATE t SET c249 = 1 WHERE id = 2")
+	testkit.NoError(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
+	var waits int
+	testkit.NoError(t, db.QueryRow("SELECT id FROM t WHERE done IS NULL AND group_id IS NULL").Scan(&waits))
+	if waits != 2 {
+		t.Errorf("row %d waits, want 2", waits)
 	}
 }

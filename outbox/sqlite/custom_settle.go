@@ -15,6 +15,7 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
+	"github.com/outboxrelay/relay/outbox/internal/idset"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/rowjson"
 )
@@ -81,13 +82,21 @@ func (c *customTable) remove(ctx context.Context, tx transaction, batch *buffer.
 	return tx.exec(ctx, deleteCustomSQL, tx.shape.stamped(which).args()[:4]...)
 }
 
-func (c *customTable) regroup(ctx context.Context, tx transaction, _ *buffer.Lease, which extent, o *buffer.Outcome) error {
+func (c *customTable) regroup(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, o *buffer.Outcome) error {
 	which = tx.shape.stamped(which)
 	var events int
 	if err := tx.row(ctx, countCustomSQL, which.args()[:4]...).Scan(&events); err != nil {
 		return err
 	}
-	return c.b.stamped(events)(tx.exec(ctx, regroupCustomSQL, append(which.args()[:4], tx.shape.stampOf(o.GroupID))...))
+	err := c.b.stamped(events)(tx.exec(ctx, regroupCustomSQL, append(which.args()[:4], tx.shape.stampOf(o.GroupID))...))
+	if err != nil || !c.b.marks() {
+		return err
+	}
+	ids := o.IDs
+	if ids == nil {
+		ids = batch.IDs()
+	}
+	return c.noteVersions(ctx, tx, idset.JSONIDs(ids)) // they are read again
 }
 
 // each calls act for every event of the batch that still exists, with what was sent of it and its row. For an
@@ -219,6 +228,11 @@ func (c *customTable) putBack(ctx context.Context, tx transaction, d letter, gro
 		return false, err
 	}
 	if c.b.marks() {
+		defer func() {
+			if accepted && err == nil {
+				err = c.noteVersions(ctx, tx, idset.JSONIDs([]int64{d.id}))
+			}
+		}()
 		if accepted, gone, err := c.unmark(ctx, tx, d, row, group); !gone || err != nil {
 			return accepted, err
 		}

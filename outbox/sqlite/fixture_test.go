@@ -119,6 +119,9 @@ func BenchmarkBuffer(b *testing.B) {
 		b.Run(string(mode), func(b *testing.B) { buffertest.Benchmark(b, harness("outbox_events", mode)) })
 	}
 	b.Run("own", func(b *testing.B) { buffertest.Benchmark(b, customHarness("contact_activity_events", "TEXT")) })
+	b.Run("marked", func(b *testing.B) {
+		buffertest.Benchmark(b, marked(customHarness("contact_activity_events", "TEXT")))
+	})
 }
 
 func harness(table string, mode buffer.ClaimMode) buffertest.Harness {

@@ -141,6 +141,14 @@ CREATE TABLE IF NOT EXISTS outbox_relays (
     PRIMARY KEY (buffer, sink, owner)
 ) WITHOUT ROWID;
 
+-- The rows of a custom table whose rows are marked, as they were when they were stamped. A row that has changed since is not marked.
+CREATE TABLE IF NOT EXISTS outbox_versions (
+    buffer     TEXT NOT NULL,
+    event_id   INTEGER NOT NULL,
+    version    INTEGER NOT NULL,             -- a hash of the row
+    PRIMARY KEY (buffer, event_id)
+) WITHOUT ROWID;
+
 -- Rates that processes share: when the next request may begin.
 CREATE TABLE IF NOT EXISTS outbox_rates (
     name    TEXT PRIMARY KEY,

@@ -20,10 +20,10 @@ import (
 
 // fillLackingSQL are the events of the claim $3 that lack the sink. In a batch that shares none, first_id to last_id may be more than its events.
 const fillLackingSQL = router.FillSinkSQL + `, held AS MATERIALIZED (
-  SELECT l.sink, l.routes_no, l.claimed_at, l.uuids, l.members FROM outbox_batches l
+  SELECT l.sink, l.routes_no, l.claimed_at, l.stamp_xid, l.uuids, l.members FROM outbox_batches l
   WHERE l.claim_id = $3::uuid
   UNION ALL
-  SELECT l.sink, l.routes_no, l.claimed_at, l.uuids, int8multirange(int8range(l.first_id, nullif(l.last_id, 9223372036854775807), '[]')) FROM outbox_batches l
+  SELECT l.sink, l.routes_no, l.claimed_at, l.stamp_xid, l.uuids, int8multirange(int8range(l.first_id, nullif(l.last_id, 9223372036854775807), '[]')) FROM outbox_batches l
   WHERE l.group_id = $3::uuid AND l.claim_id IS NULL AND l.sink <> '*' AND l.state <> 'delivered'
 ), ` + router.NumbersSQL + `, ` + router.LackingSQL + `, lacking AS MATERIALIZED (
   SELECT coalesce((SELECT range_agg(m) FROM parts, unnest(ids) m), '{}') AS ids,
@@ -78,10 +78,10 @@ WITH` + fillLackingSQL + `, gets AS MATERIALIZED (
   WHERE e.group_id = $3::uuid AND m.routes_no = (SELECT min(p.routes_no) FROM parts p WHERE x.n <@ p.ids)
 ), given AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                              attempts, outages, events, first_id, last_id, oldest_at, newest_at, claimed_at, error, members, sink, claim_id, routes_no, uuids)
+                              attempts, outages, events, first_id, last_id, oldest_at, newest_at, claimed_at, error, members, sink, claim_id, routes_no, uuids, stamp_xid)
   SELECT ` + backlog.NewGroupSQL + `, $1, 'range', 'waiting', 0, clock_timestamp(), $6, 0,
          0, 0, count(*), min(x.n), max(x.n), min(t.created_at), '-infinity', t.claimed_at, 'filled',
-         range_agg(int8range(x.n, nullif(x.n, 9223372036854775807), '[]')), sink.sink, $3::uuid, x.no, custom_uuids
+         range_agg(int8range(x.n, nullif(x.n, 9223372036854775807), '[]')), sink.sink, $3::uuid, x.no, custom_uuids, (SELECT stamp_xid FROM held LIMIT 1)
   FROM gets x JOIN custom_events e ON e.custom_id = x.f, sink, lacking t
   WHERE NOT EXISTS (SELECT FROM gets WHERE no IS NULL)
   GROUP BY x.routes_no, x.no, (x.place - 1) / sink.batch_size, sink.sink, t.claimed_at ORDER BY min(x.n)

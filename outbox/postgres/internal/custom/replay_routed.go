@@ -44,7 +44,7 @@ SELECT event_id, group_id FROM picked`
 ), chosen AS MATERIALIZED (
   SELECT DISTINCT ON (event_id, sink) event_id, group_id, sink FROM named ORDER BY event_id, sink, group_id
 ), holders AS MATERIALIZED (
-  SELECT claim_id, sink, members FROM outbox_batches
+  SELECT claim_id, sink, members, stamp_xid FROM outbox_batches
   WHERE buffer = $10 AND claim_id = ANY (current_setting('relay.locked')::uuid[])
 ), joining AS MATERIALIZED (
   SELECT c.event_id, c.group_id, c.sink, h.claim_id, bool_or(h.sink = c.sink) AS has
@@ -56,10 +56,11 @@ SELECT event_id, group_id FROM picked`
   GROUP BY c.event_id, c.group_id, c.sink, h.claim_id
 ), joined AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                              attempts, outages, events, first_id, last_id, oldest_at, newest_at, error, members, sink, claim_id)
+                              attempts, outages, events, first_id, last_id, oldest_at, newest_at, error, members, sink, claim_id, stamp_xid)
   SELECT ` + backlog.NewGroupSQL + `, $10, 'range', 'waiting', 0, clock_timestamp(), $15, 0,
          0, 0, count(*), min(j.event_id), max(j.event_id), min(e.created_at), '-infinity', 'replayed',
-         range_agg(int8range(j.event_id, nullif(j.event_id, 9223372036854775807), '[]')), j.sink, j.claim_id
+         range_agg(int8range(j.event_id, nullif(j.event_id, 9223372036854775807), '[]')), j.sink, j.claim_id,
+         (SELECT stamp_xid FROM holders h WHERE h.claim_id = j.claim_id LIMIT 1)
   FROM joining j JOIN custom_events e ON e.custom_id = j.event_id
   WHERE NOT j.has GROUP BY j.sink, j.claim_id
 ), gone AS MATERIALIZED (
@@ -109,7 +110,7 @@ SELECT event_id, group_id FROM picked`
 ), chosen AS MATERIALIZED (
   SELECT DISTINCT ON (id, sink) id, event_id, group_id, sink FROM named ORDER BY id, sink, event_id DESC, group_id
 ), held AS MATERIALIZED (
-  SELECT h.claim_id, h.sink, u.id, u.n FROM outbox_batches h, unnest(h.uuids, ARRAY(
+  SELECT h.claim_id, h.sink, h.stamp_xid, u.id, u.n FROM outbox_batches h, unnest(h.uuids, ARRAY(
     SELECT generate_series(lower(m), upper(m) - 1) FROM unnest(h.members) m)) u(id, n)
   WHERE h.buffer = $10 AND h.claim_id = ANY (current_setting('relay.locked')::uuid[]) AND u.n IS NOT NULL
 ), joining AS MATERIALIZED (
@@ -119,10 +120,11 @@ SELECT event_id, group_id FROM picked`
   GROUP BY c.id, c.event_id, c.group_id, c.sink, h.claim_id, h.n
 ), joined AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                              attempts, outages, events, first_id, last_id, oldest_at, newest_at, error, members, sink, claim_id, uuids)
+                              attempts, outages, events, first_id, last_id, oldest_at, newest_at, error, members, sink, claim_id, uuids, stamp_xid)
   SELECT ` + backlog.NewGroupSQL + `, $10, 'range', 'waiting', 0, clock_timestamp(), $15, 0,
          0, 0, count(*), min(j.n), max(j.n), min(e.created_at), '-infinity', 'replayed',
-         range_agg(int8range(j.n, j.n, '[]')), j.sink, j.claim_id, array_agg(j.id ORDER BY j.n)
+         range_agg(int8range(j.n, j.n, '[]')), j.sink, j.claim_id, array_agg(j.id ORDER BY j.n),
+         (SELECT stamp_xid FROM held h WHERE h.claim_id = j.claim_id LIMIT 1)
   FROM joining j JOIN custom_events e ON e.custom_id = j.id
   WHERE NOT j.has GROUP BY j.sink, j.claim_id
 ), gone AS MATERIALIZED (

@@ -44,16 +44,15 @@ func (t *Table) SettleSteps(with *ledger.Settlement, o *outcomes.Set) []pg.Step 
 	if s.Tables.Archive {
 		if len(delivered) > 0 {
 			slices.Sort(delivered)
-			steps = append(steps, t.removing(with, len(delivered), true, pg.Step{
-				SQL: s.Tables.SQL(sql.archived), Args: append([]string{s.Batch.GroupID.String(), s.finds(delivered)}, s.contents(delivered)...),
-			}))
+			args := append([]string{s.Batch.GroupID.String(), s.finds(delivered)}, s.contents(delivered)...)
+			steps = append(steps, t.removing(with, len(delivered), true, sql, args)...)
 		}
 	} else { // then both are only deleted or marked
 		dead = append(delivered, dead...)
 	}
 	if len(dead) > 0 {
 		slices.Sort(dead)
-		steps = append(steps, t.removing(with, len(dead), false, pg.Step{Prepare: true, SQL: s.Tables.SQL(sql.plain), Args: []string{s.Batch.GroupID.String(), s.finds(dead)}}))
+		steps = append(steps, t.removing(with, len(dead), false, sql, []string{s.Batch.GroupID.String(), s.finds(dead)})...)
 	}
 	if !s.Batch.DeliveryRecorded() {
 		s.RecordKept(func() pg.Step {

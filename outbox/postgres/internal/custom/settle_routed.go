@@ -57,10 +57,10 @@ RETURNING locked.ids`
 
 	recordKeptRestSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, delivered, members, sink, claim_id, uuids)
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, delivered, members, sink, claim_id, uuids, stamp_xid)
 SELECT $5::uuid, $4, 'range', 'delivered', $6::bigint, clock_timestamp() + $8::interval, $7, 1,
        0, 0, count(*), min(x.n), max(x.n), min(e.created_at), '-infinity', array_agg(x.n ORDER BY x.n),
-       range_agg(int8range(x.n, nullif(x.n, 9223372036854775807), '[]')), ` + ledger.SinkSQL + `, $1::uuid, custom_uuids
+       range_agg(int8range(x.n, nullif(x.n, 9223372036854775807), '[]')), ` + ledger.SinkSQL + `, $1::uuid, custom_uuids, ` + ledger.StampXidSQL + `
 FROM custom_events e JOIN unnest($2::custom_finds, $3::bigint[]) x(f, n) ON x.f = e.custom_id
 WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ` + restFindsSQL + ` AND e.group_id = $1::uuid
 HAVING count(*) > 0
@@ -70,10 +70,10 @@ RETURNING events::bigint`
 	// A part is a row of the same claim. The events stay as they are.
 	regroupSharedSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink, claim_id, routes_no, uuids)
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink, claim_id, routes_no, uuids, stamp_xid)
 SELECT $5::uuid, $4, 'range', 'waiting', 0, clock_timestamp() + $6::interval, $7, $13::int,
        $8::int, $9::int, count(*), min(x.n), max(x.n), min(greatest(e.created_at, e.available_at)), '-infinity', $10::uuid[], $11, $12,
-       range_agg(int8range(x.n, nullif(x.n, 9223372036854775807), '[]')), ` + ledger.SinkSQL + `, $1::uuid, ` + ledger.RoutesNoSQL + `, custom_uuids
+       range_agg(int8range(x.n, nullif(x.n, 9223372036854775807), '[]')), ` + ledger.SinkSQL + `, $1::uuid, ` + ledger.RoutesNoSQL + `, custom_uuids, ` + ledger.StampXidSQL + `
 FROM custom_events e JOIN unnest($2::custom_finds, $3::bigint[]) x(f, n) ON x.f = e.custom_id
 WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($2::custom_finds) AND e.group_id = $1::uuid
 HAVING count(*) > 0`
@@ -94,28 +94,28 @@ func (s *settlement) sharedSteps(o *outcomes.Set) []pg.Step {
 		args = s.shared(gone)
 		rest = s.RestStep(gone)
 	)
-	remove := func(unlocked bool) pg.Step {
-		sql := s.table.removals(unlocked, true)
-		step := pg.Step{Prepare: true, SQL: s.Tables.SQL(sql.plain), Args: args}
+	remove := func(unlocked bool) []pg.Step {
+		args := args
 		if s.Tables.Archive {
-			step = pg.Step{SQL: s.Tables.SQL(sql.archived), Args: slices.Concat(args[:2], s.contents(gone))}
+			args = slices.Concat(args[:2], s.contents(gone))
 		}
-		return s.table.removing(s.Settlement, 0, s.Tables.Archive, step)
+		return s.table.removing(s.Settlement, 0, s.Tables.Archive, s.table.removals(unlocked, true), args)
 	}
 	if !s.Batch.DeliveryRecorded() {
 		s.RecordKept(func() pg.Step {
 			return pg.Step{SQL: s.Tables.SQL(recordKeptRestSQL), Args: slices.Concat(args, s.KeptArgs())}
 		})
-		return []pg.Step{rest, remove(false)}
+		return append([]pg.Step{rest}, remove(false)...)
 	}
 	row := slices.Concat(args, []string{s.Tables.Buffer, s.Batch.GroupID.String(), pg.Int(s.Batch.LeaseNo)})
-	return []pg.Step{
-		rest,
-		s.Free(pg.Step{SQL: s.Tables.SQL(freeRestSQL), Args: args}),
+	return slices.Concat(
+		[]pg.Step{rest, s.Free(pg.Step{SQL: s.Tables.SQL(freeRestSQL), Args: args})},
 		remove(true),
-		{SQL: s.Tables.SQL(closeRestSQL), Args: row, Affected: &s.Closed},
-		s.Left(pg.Step{SQL: s.Tables.SQL(keepRestSQL), Args: row}),
-	}
+		[]pg.Step{
+			{SQL: s.Tables.SQL(closeRestSQL), Args: row, Affected: &s.Closed},
+			s.Left(pg.Step{SQL: s.Tables.SQL(keepRestSQL), Args: row}),
+		},
+	)
 }
 
 func (s *settlement) regroupShared(o *buffer.Outcome) pg.Step {

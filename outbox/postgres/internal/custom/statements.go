@@ -190,7 +190,9 @@ WHERE e.custom_id = ANY (ARRAY(
 
 	// What was sent comes with the statement. For an event that was not projected the row is archived.
 	archiveSQL = `
-RETURNING e.custom_id::bigint AS id, to_json(e) AS event_row, custom_still AS still)
+RETURNING e.custom_id::bigint AS id, to_json(e) AS event_row, custom_still AS still)` + archiveGoneSQL
+
+	archiveGoneSQL = `
 INSERT INTO outbox_archive (id, topic, key, payload, headers, created_at, group_id)
 SELECT id, s.topic, s.key, coalesce(s.payload::json, event_row), s.headers::json, s.created_at, $1::uuid
 FROM gone JOIN unnest($3::bigint[], $4::text[], $5::text[], $6::text[], $7::text[], $8::timestamptz[])
@@ -219,9 +221,9 @@ SELECT s.id FROM (
 
 	recordKeptSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, delivered, sink)
+                            attempts, outages, events, first_id, last_id, oldest_at, delivered, sink, stamp_xid)
 SELECT $2::uuid, $1, 'stamp', 'delivered', $3::bigint, clock_timestamp() + $5::interval, $4, 1,
-       0, 0, count(*), min(e.custom_id), max(e.custom_id), min(e.created_at), array_agg(e.custom_id::bigint ORDER BY e.custom_id), ` + ledger.SinkSQL + `
+       0, 0, count(*), min(e.custom_id), max(e.custom_id), min(e.created_at), array_agg(e.custom_id::bigint ORDER BY e.custom_id), ` + ledger.SinkSQL + `, ` + ledger.StampXidSQL + `
 FROM custom_events e WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($6) AND e.group_id = $2::uuid
 HAVING count(*) > 0
 ON CONFLICT (group_id) DO NOTHING

@@ -94,9 +94,9 @@ WITH due AS MATERIALIZED (
   FROM found GROUP BY waits
 ), rest AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases, attempts, outages, events,
-                              first_id, last_id, oldest_at, newest_at, claimed_at, error, members, sink, claim_id, routes_no, seq, lanes)
+                              first_id, last_id, oldest_at, newest_at, claimed_at, error, members, sink, claim_id, routes_no, seq, lanes, stamp_xid)
   SELECT $1::uuid, d.buffer, d.claim, d.state, d.lease_no, d.due_at, d.owner, d.unfinished_leases, d.attempts, d.outages, h.events,
-         h.first_id, h.last_id, h.oldest_at, d.newest_at, d.claimed_at, d.error, h.members, d.sink, d.claim_id, d.routes_no, d.seq, h.lanes
+         h.first_id, h.last_id, h.oldest_at, d.newest_at, d.claimed_at, d.error, h.members, d.sink, d.claim_id, d.routes_no, d.seq, h.lanes, d.stamp_xid
   FROM due d, halves h WHERE h.waits
 )
 UPDATE outbox_batches b

@@ -15,14 +15,19 @@ import (
 // group_id and lease_no name, and sets relay.fenced if there was one. Every statement after it
 // reads relay.fenced, so an owner that lost its lease changes nothing. relay.newest_at says how the
 // batch's rows are found: empty, by the group_id on them; otherwise by their ids, which are its members, and none of them
-// is newer (see heldBySQL). JSON writes a time exactly, and whatever the DateStyle.
+// is newer (see heldBySQL). JSON writes a time exactly, and whatever the DateStyle. relay.stamp_xid is the batch's stamp_xid, which a row of the
+// same stamp inherits.
 const FenceSQL = `
 RETURNING set_config('relay.fenced', '1', true),
           set_config('relay.newest_at', CASE WHEN members IS NULL THEN ''
-                                             ELSE to_json(coalesce(newest_at, 'infinity')) #>> '{}' END, true)`
+                                             ELSE to_json(coalesce(newest_at, 'infinity')) #>> '{}' END, true),
+          set_config('relay.stamp_xid', coalesce(stamp_xid::text, ''), true)`
 
 // NewestSQL is relay.newest_at, read once a statement. It is NULL if the batch's rows are found by their group_id, so no row is theirs by id.
 const NewestSQL = `(SELECT nullif(current_setting('relay.newest_at'), '')::timestamptz)`
+
+// StampXidSQL is the stamp_xid of the fenced batch, or NULL.
+const StampXidSQL = `(SELECT nullif(current_setting('relay.stamp_xid', true), '')::xid8)`
 
 // A waiting batch has no owner, with any lease_no.
 const (
@@ -51,6 +56,7 @@ type Settlement struct {
 	Closed int64
 	fenced bool
 	newest string
+	stamp  string // stamp_xid
 	sink   string
 	kept   keptCheck
 	before []pg.Step // before what the DELETE left is recorded in another transaction
@@ -131,9 +137,9 @@ func (s *Settlement) fence(o *outcomes.Set) pg.Step {
 		args = append(args, pg.Interval(deliveredRetry))
 	}
 	return pg.Step{Prepare: true, SQL: s.Tables.SQL(sql), Args: args, Row: func(v [][]byte) error {
-		s.fenced, s.newest = true, string(v[1])
-		if len(v) > 2 {
-			s.sink = string(v[2])
+		s.fenced, s.newest, s.stamp = true, string(v[1]), string(v[2])
+		if len(v) > 3 {
+			s.sink = string(v[3])
 		}
 		return nil
 	}}

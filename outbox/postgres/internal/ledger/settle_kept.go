@@ -103,7 +103,7 @@ func (s *Settlement) recordKept(ctx context.Context, recorded bool) error {
 	if !recorded && s.kept.record != nil && deleted < int64(s.kept.ids) {
 		b := s.Ledger.base
 		begin := b.DB.WriteTx(b.DB.StatementTimeout, "synchronous_commit", "off", "enable_seqscan", "off", "enable_bitmapscan", "off",
-			"relay.fenced", "1", "relay.newest_at", s.newest, "relay.sink", s.sink)
+			"relay.fenced", "1", "relay.newest_at", s.newest, "relay.stamp_xid", s.stamp, "relay.sink", s.sink)
 		begin.Row = func([][]byte) error {
 			s.kept.begin()
 			return nil

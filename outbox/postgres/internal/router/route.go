@@ -43,13 +43,13 @@ WITH r AS MATERIALIZED (
   RETURNING r.group_id
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, members, sink, claim_id, error, claimed_at, routes_no)
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, members, sink, claim_id, error, claimed_at, routes_no, stamp_xid)
 SELECT r.group_id, $1, 'range', CASE WHEN r.mine THEN 'leased' ELSE 'waiting' END, r.mine::int,
        CASE WHEN r.mine THEN clock_timestamp() + $13::interval WHEN r.sink = '*' THEN 'infinity' ELSE clock_timestamp() END, $3, r.mine::int,
        0, 0, r.events, r.first_id, r.last_id, r.oldest_at, coalesce(nullif(current_setting('relay.newest_at'), '')::timestamptz, '-infinity'),
        r.members::int8multirange, r.sink, CASE WHEN r.shared OR current_setting('relay.newest_at') = '' THEN $2::uuid END,
        CASE r.sink WHEN '*' THEN 'no sink takes the topic' END,
-       current_setting('relay.claimed_at')::timestamptz, ` + ledger.RoutesNoSQL + `
+       current_setting('relay.claimed_at')::timestamptz, ` + ledger.RoutesNoSQL + `, ` + ledger.StampXidSQL + `
 FROM r WHERE NOT EXISTS (SELECT FROM joined WHERE joined.group_id = r.group_id)
 RETURNING group_id`
 
@@ -75,11 +75,11 @@ ON CONFLICT (pipeline, event_id, group_id) DO NOTHING`
 
 	markUnmatchedSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, delivered, members, sink, claim_id, uuids)
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, delivered, members, sink, claim_id, uuids, stamp_xid)
 SELECT $2::uuid, $1, 'range', 'delivered', 0, clock_timestamp(), $3, 0,
        0, 0, cardinality($4::bigint[]), $5::bigint, $6::bigint, $7::timestamptz, coalesce(nullif(current_setting('relay.newest_at'), '')::timestamptz, '-infinity'),
        $4::bigint[], $8::int8multirange, '*', CASE WHEN $10::boolean OR current_setting('relay.newest_at') = '' THEN $9::uuid END,
-       $11::uuid[]
+       $11::uuid[], ` + ledger.StampXidSQL + `
 WHERE current_setting('relay.fenced') = '1'`
 )
 

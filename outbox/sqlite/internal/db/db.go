@@ -2,7 +2,9 @@
 package db
 
 import (
+	"context"
 	"database/sql"
+	"database/sql/driver"
 	"errors"
 	"fmt"
 	"net/url"
@@ -29,13 +31,17 @@ func File(rawURL string) (string, error) {
 // one writer needs. In this process callers queue for it in order; against other processes
 // it waits for the lock for BusyTimeout.
 func Open(file, mode string, pragmas ...string) (*sql.DB, error) {
-	db, err := sql.Open("sqlite", dataSource(file, mode, pragmas...))
-	if err != nil {
-		return nil, fmt.Errorf("opening %s: %w", file, err)
-	}
+	db := sql.OpenDB(fixed(dataSource(file, mode, pragmas...)))
 	db.SetMaxOpenConns(1)
 	return db, nil
 }
+
+// fixed is the connector for a data source.
+type fixed string
+
+func (f fixed) Connect(context.Context) (driver.Conn, error) { return relayDriver.Open(string(f)) }
+
+func (f fixed) Driver() driver.Driver { return relayDriver }
 
 func dataSource(file, mode string, pragmas ...string) string {
 	name := url.URL{Scheme: "file", Path: file, RawQuery: url.Values{

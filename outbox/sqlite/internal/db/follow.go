@@ -5,8 +5,6 @@ import (
 	"database/sql"
 	"database/sql/driver"
 	"fmt"
-
-	sqlite "modernc.org/sqlite"
 )
 
 // Follower opens the database that is at a path now. If another one was put there, as by a restore, its connections are
@@ -45,7 +43,7 @@ type connector struct {
 	pool   *sql.DB
 }
 
-func (c *connector) Driver() driver.Driver { return &sqlite.Driver{} }
+func (c *connector) Driver() driver.Driver { return relayDriver }
 
 // Close implements io.Closer, for a pool that is closed.
 func (c *connector) Close() error {
