@@ -168,6 +168,9 @@ func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot Acqu
 	if a.unsent {
 		staySuspect(l, a.outcomes)
 	}
+	if a.sent {
+		tried(a.outcomes)
+	}
 	if !a.again {
 		w.log(leaseCtx, l, &a)
 	}
@@ -299,6 +302,14 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 		w.poison.inherit(l.GroupID, a.outcomes)
 	}
 	return a, nil
+}
+
+// tried marks the outcomes that belong to the history of their events. Parts of a batch that was only divided for its size or its addresses have no error.
+func tried(outcomes []buffer.Outcome) {
+	for i := range outcomes {
+		o := &outcomes[i]
+		o.Tried = o.Verdict != buffer.Delivered && o.Error != ""
+	}
 }
 
 // released is the attempt of a batch that the relay stops before it is sent.

@@ -228,9 +228,11 @@ type DeadLetter struct {
 	GroupID       string          `json:"group_id"`
 	Attempts      int             `json:"attempts"`
 	Error         string          `json:"error"`
-	DiedAt        instant         `json:"died_at"`
-	NotifiedAt    instant         `json:"notified_at"`
-	ClosedAt      instant         `json:"closed_at"`
+	// History is what was tried, the first attempt first; left out if nobody wrote it.
+	History    []buffer.Attempt `json:"history,omitempty"`
+	DiedAt     instant          `json:"died_at"`
+	NotifiedAt instant          `json:"notified_at"`
+	ClosedAt   instant          `json:"closed_at"`
 	// ClosedAs is "replayed" or "discarded"; null while the dead letter is open.
 	ClosedAs *string `json:"closed_as"`
 	// ClosedBy is who did that; null also if nobody said so.
@@ -255,6 +257,10 @@ func NewDeadLetter(d *buffer.DeadEvent, redact func(string) string) DeadLetter {
 		Pipeline: d.Pipeline, Sink: d.Sink, EventID: Identity{d.ID, d.UUID}, Topic: d.Topic, Key: d.Key, Headers: json.RawMessage(d.Headers),
 		CreatedAt: instant(d.CreatedAt), GroupID: d.GroupID.String(), Attempts: d.Attempts, Error: redact(d.Error),
 		DiedAt: instant(d.DiedAt), NotifiedAt: instant(d.NotifiedAt), ClosedAt: instant(d.ClosedAt), EventRow: d.Row,
+	}
+	for _, attempt := range d.History {
+		attempt.Error = redact(attempt.Error)
+		dead.History = append(dead.History, attempt)
 	}
 	if d.ClosedAs != "" {
 		dead.ClosedAs = &d.ClosedAs

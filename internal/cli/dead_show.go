@@ -90,6 +90,19 @@ func (a *app) details(d *buffer.DeadEvent) string {
 	line("group_id", d.GroupID.String())
 	line("attempts", fmt.Sprint(d.Attempts))
 	line("error", printable(a.redact(d.Error)))
+	if len(d.History) > 0 {
+		b.WriteString("  history\n")
+	}
+	for _, tried := range d.History {
+		if tried.Omitted > 0 {
+			fmt.Fprintf(&b, "    %d more attempts\n", tried.Omitted)
+		}
+		events := "1 event"
+		if tried.Events != 1 {
+			events = fmt.Sprintf("%d events", tried.Events)
+		}
+		fmt.Fprintf(&b, "    %s by %s, batch %s of %s\n      %s\n", timeAndAge(tried.At), printable(tried.Relay), tried.GroupID, events, printable(oneLine(a.redact(tried.Error))))
+	}
 	block := func(name string, content []byte) {
 		b.WriteString("  " + name + "\n")
 		for row := range strings.Lines(payload(content)) {

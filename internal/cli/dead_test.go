@@ -170,6 +170,10 @@ func TestDeadShow(t *testing.T) {
 	r.want(t, 1, "orders 17\n  topic     orders.created\n  key       k17\n", "relay: 18: no dead letter has this id")
 	r.want(t, 1, "  payload\n    {\n      \"id\": \"17\"\n    }\n", "relay: 18: ")
 	do(t, nil, "dead", "show", "-c", path, "--topic", "orders.created", "--json").want(t, 0, `"event_id": 17,`, "")
+	db.exec(`UPDATE outbox_dead_letters SET history = '[{"at":"2026-01-02T03:04:05Z","relay":"host/7/orders","error":"one","group_id":"0198c0de-0000-7000-8000-000000000001","events":40},
+		{"at":"2026-01-02T03:05:05Z","relay":"host/7/orders","error":"gr\u00f6\u00dfe","group_id":"0198c0de-0000-7000-8000-000000000002","events":1,"omitted":3}]' WHERE event_id = 17`)
+	do(t, nil, "dead", "show", "-c", path, "--id", "17").want(t, 0, " by host/7/orders, batch 0198c0de-0000-7000-8000-000000000001 of 40 events\n      one\n    3 more attempts\n    2026-01-02T03:05:05Z", "")
+	do(t, nil, "dead", "show", "-c", path, "--id", "17", "--json").want(t, 0, `"error": "größe",`, "")
 	do(t, nil, "dead", "show", "-c", path).want(t, 2, "", "no dead letters are selected; expected --id, another filter or --all")
 }
 

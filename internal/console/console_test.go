@@ -127,7 +127,7 @@ func TestDeadLetters(t *testing.T) {
 	b.click("tbody tr td a[href*=topic]")
 	b.see("All 3, the last to die first")
 	b.click(".list tbody th a")
-	b.see("Payload", "document.title='pwned'", "after 1 attempt")
+	b.see("Payload", "document.title='pwned'", "after 1 attempt", "What was tried", "/orders, a batch of")
 	b.expectAccessible("dead-letter")
 	b.click("button[value=discard]")
 	b.see("Discard 1 dead letter?", "nothing sends them again")

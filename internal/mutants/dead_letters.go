@@ -212,4 +212,25 @@ var deadLetterMutants = []mutant{
 		new:  "NeverBury: false",
 		pkg:  "./internal/cli", test: "TestRun_DeadLetterHook_RejectsOne",
 	},
+	{
+		name: "a history is not inherited",
+		file: "outbox/buffer/history.go",
+		old:  "return l.History.Plus(",
+		new:  "return History(nil).Plus(",
+		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp$/history",
+	},
+	{
+		name: "a take-over reads no history",
+		file: "outbox/postgres/internal/ledger/takeover.go",
+		old:  "coalesce(l.history, '')",
+		new:  "''",
+		pkg:  "./outbox/postgres", test: "TestBuffer$/history",
+	},
+	{
+		name: "no send is an attempt of a history",
+		file: "delivery/worker.go",
+		old:  "o.Tried = o.Verdict != buffer.Delivered && o.Error",
+		new:  "o.Tried = o.Verdict == buffer.Delivered && o.Error",
+		pkg:  "./internal/console", test: "TestDeadLetters$",
+	},
 }

@@ -82,8 +82,8 @@ var fillMutants = []mutant{
 	{
 		name: "a part does not know when it was routed",
 		file: "outbox/postgres/internal/ledger/settle_events.go",
-		old:  "'[]')), ` + SinkSQL + `, ` + RoutesNoSQL + `\nFROM regrouped WHERE $2",
-		new:  "'[]')), ` + SinkSQL + `, NULL::bigint\nFROM regrouped WHERE $2",
+		old:  "'[]')), ` + SinkSQL + `, ` + RoutesNoSQL + `, ` + HistorySQL + `\nFROM regrouped WHERE $2",
+		new:  "'[]')), ` + SinkSQL + `, NULL::bigint, ` + HistorySQL + `\nFROM regrouped WHERE $2",
 		pkg:  "./outbox/postgres", test: "TestSinks$/fill/a_leased_batch",
 	},
 	{
@@ -110,8 +110,8 @@ var fillMutants = []mutant{
 	{
 		name: "a part of a custom table does not know when it was routed",
 		file: "outbox/postgres/internal/custom/settle_routed.go",
-		old:  "'[]')), ` + ledger.SinkSQL + `, $1::uuid, ` + ledger.RoutesNoSQL + `, custom_uuids",
-		new:  "'[]')), ` + ledger.SinkSQL + `, $1::uuid, NULL::bigint, custom_uuids",
+		old:  "'[]')), ` + ledger.SinkSQL + `, $1::uuid, ` + ledger.RoutesNoSQL + `, ` + ledger.HistorySQL + `, custom_uuids",
+		new:  "'[]')), ` + ledger.SinkSQL + `, $1::uuid, NULL::bigint, ` + ledger.HistorySQL + `, custom_uuids",
 		pkg:  "./outbox/postgres", test: "TestCustomFill_Parts",
 	},
 }

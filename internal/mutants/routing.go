@@ -40,8 +40,8 @@ var routingMutants = []mutant{
 	{
 		name: "a part leaves its claim",
 		file: "outbox/postgres/internal/ledger/settle_routed.go",
-		old:  "SinkSQL + `, $15::uuid, ` + RoutesNoSQL + `\n",
-		new:  "SinkSQL + `, NULL::uuid, ` + RoutesNoSQL + `\n",
+		old:  "SinkSQL + `, $15::uuid, ` + RoutesNoSQL + `, ` + HistorySQL + `\n",
+		new:  "SinkSQL + `, NULL::uuid, ` + RoutesNoSQL + `, ` + HistorySQL + `\n",
 		pkg:  "./outbox/postgres", test: "TestSinks_Workers",
 	},
 	{
@@ -208,8 +208,8 @@ var routingMutants = []mutant{
 	{
 		name: "a part of a renamed sink's batch is the single sink's",
 		file: "outbox/postgres/internal/ledger/settle_events.go",
-		old:  "$11::uuid[], $12, $13, ` + SinkSQL + `, ` + RoutesNoSQL + `,\n",
-		new:  "$11::uuid[], $12, $13, 'default', ` + RoutesNoSQL + `,\n",
+		old:  "$11::uuid[], $12, $13, ` + SinkSQL + `, ` + RoutesNoSQL + `, ` + HistorySQL + `,\n",
+		new:  "$11::uuid[], $12, $13, 'default', ` + RoutesNoSQL + `, ` + HistorySQL + `,\n",
 		pkg:  "./outbox/postgres", test: "TestSingleToSeveral",
 	},
 	{
@@ -327,8 +327,8 @@ var routingMutants = []mutant{
 	{
 		name: "a part of a custom table that is not routed becomes the single sink's",
 		file: "outbox/postgres/internal/custom/statements.go",
-		old:  "$9::uuid[], $10, $11,\n       ` + ledger.SinkSQL + `, ` + ledger.RoutesNoSQL + `\nFROM regrouped",
-		new:  "$9::uuid[], $10, $11,\n       'default', ` + ledger.RoutesNoSQL + `\nFROM regrouped",
+		old:  "$9::uuid[], $10, $11,\n       ` + ledger.SinkSQL + `, ` + ledger.RoutesNoSQL + `, ` + ledger.HistorySQL + `\nFROM regrouped",
+		new:  "$9::uuid[], $10, $11,\n       'default', ` + ledger.RoutesNoSQL + `, ` + ledger.HistorySQL + `\nFROM regrouped",
 		pkg:  "./outbox/postgres", test: "TestCustomSinks_BadData",
 	},
 	{
@@ -362,8 +362,8 @@ var routingMutants = []mutant{
 	{
 		name: "a part of uuids has none",
 		file: "outbox/postgres/internal/custom/settle_routed.go",
-		old:  "` + ledger.RoutesNoSQL + `, custom_uuids, ` + ledger.StampXidSQL + `\nFROM custom_events e JOIN unnest($2::custom_finds, $3::bigint[]) x(f, n) ON x.f = e.custom_id\nWHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY",
-		new:  "` + ledger.RoutesNoSQL + `, NULL::uuid[], ` + ledger.StampXidSQL + `\nFROM custom_events e JOIN unnest($2::custom_finds, $3::bigint[]) x(f, n) ON x.f = e.custom_id\nWHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY",
+		old:  "` + ledger.HistorySQL + `, custom_uuids, ` + ledger.StampXidSQL + `\nFROM custom_events e JOIN unnest($2::custom_finds, $3::bigint[]) x(f, n) ON x.f = e.custom_id\nWHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY",
+		new:  "` + ledger.HistorySQL + `, NULL::uuid[], ` + ledger.StampXidSQL + `\nFROM custom_events e JOIN unnest($2::custom_finds, $3::bigint[]) x(f, n) ON x.f = e.custom_id\nWHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY",
 		pkg:  "./outbox/postgres", test: "TestCustomSinks_Contents",
 	},
 	{

@@ -159,8 +159,8 @@ var sqliteSinkMutants = []mutant{
 	{
 		name: "a part on SQLite has another number than its claim",
 		file: "outbox/sqlite/settle.go",
-		old:  "in.routesNo, in.seq, lanes)",
-		new:  "in.routesNo, 1<<40, lanes)",
+		old:  "in.routesNo, in.seq, lanes, ",
+		new:  "in.routesNo, 1<<40, lanes, ",
 		pkg:  "./outbox/sqlite", test: "TestSinks$/order/halves",
 	},
 	{

@@ -82,6 +82,8 @@ type Lease struct {
 	// Attempts counts refusals, Outages counts sends in a row that failed
 	// because the sink was unavailable. Only Attempts makes a dead letter.
 	Attempts, Outages int
+	// History is what was tried before this lease.
+	History History
 	// Delivered names the ids that reached the sink although they could not be deleted yet. It is not empty
 	// only for a batch that was marked delivered and taken over: the batch is settled, not sent.
 	Delivered []int64
@@ -184,7 +186,7 @@ func (l *Lease) FailRead(err error, read int) {
 func (l *Lease) Unread() Lease {
 	return Lease{
 		Batch: Batch{GroupID: l.GroupID, Pipeline: l.Pipeline, Origins: l.Origins}, ClaimID: l.ClaimID, LeaseNo: l.LeaseNo, FirstID: l.FirstID, LastID: l.LastID,
-		UnfinishedLeases: l.UnfinishedLeases, Attempts: l.Attempts, Outages: l.Outages, ClaimedAt: l.ClaimedAt, ClaimedLocal: l.ClaimedLocal,
+		UnfinishedLeases: l.UnfinishedLeases, Attempts: l.Attempts, Outages: l.Outages, History: l.History, ClaimedAt: l.ClaimedAt, ClaimedLocal: l.ClaimedLocal,
 	}
 }
 
@@ -354,4 +356,6 @@ type Outcome struct {
 	Address *string
 	// Error, for Retry and Dead, is why; no secret in it.
 	Error string
+	// Tried, for Retry and Dead, reports that the batch was sent, or could not be, and Error is what came of it: an [Attempt] of the events' [History].
+	Tried bool
 }

@@ -35,6 +35,8 @@ type DeadEvent struct {
 	// Row is the row of a custom table that a replay puts back, a JSON object; nil for an
 	// event of the relay's own table.
 	Row []byte
+	// History is what was tried; nil: a relay of before wrote none, or ListNewestDead listed it.
+	History History
 }
 
 // Renamed is what a pipeline got from its former name.

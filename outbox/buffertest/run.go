@@ -22,7 +22,7 @@ func Run(t *testing.T, h Harness) {
 		return open(t, opt)
 	}
 	groups := [][]testCase{
-		claimCases, rangeCases, leaseCases, settleCases, deliveredCases, backlogCases, deferredCases, deadCases, replayCases, editCases, discardCases,
+		claimCases, rangeCases, leaseCases, settleCases, historyCases, deliveredCases, backlogCases, deferredCases, deadCases, replayCases, editCases, discardCases,
 		archiveCases, archiveReplayCases, retentionCases, queueCases, queueSharingCases, rateCases, relayCases, pauseCases, auditCases, cancelCases, modelCases, peekCases, bytesCases, liveCases, delayedCases,
 	}
 	if h.Custom {

@@ -40,12 +40,12 @@ var (
 		"group_id TEXT", "buffer TEXT", "claim TEXT", "state TEXT", "lease_no INTEGER", "due_at TEXT", "owner TEXT",
 		"unfinished_leases INTEGER", "attempts INTEGER", "outages INTEGER", "events INTEGER", "first_id INTEGER", "last_id INTEGER",
 		"origins TEXT", "delivered TEXT", "oldest_at TEXT", "claimed_at TEXT", "error TEXT", "address TEXT", "lanes TEXT",
-		"members TEXT", "newest_at TEXT", "sink TEXT NOT NULL DEFAULT 'default'", "claim_id TEXT", "routes_no INTEGER", "seq INTEGER",
+		"members TEXT", "newest_at TEXT", "sink TEXT NOT NULL DEFAULT 'default'", "claim_id TEXT", "routes_no INTEGER", "seq INTEGER", "history TEXT",
 	}, obsolete: "starts"}
 	deadLettersTable = requirement{table: "outbox_dead_letters", columns: []string{
 		"pipeline TEXT", "event_id INTEGER", "topic TEXT", "key TEXT", "payload BLOB", "headers TEXT", "created_at TEXT",
 		"group_id TEXT", "attempts INTEGER", "error TEXT", "died_at TEXT", "notified_at TEXT", "closed_at TEXT", "closed_as TEXT", "closed_by TEXT", "closed_reason TEXT",
-		"hook_group_id TEXT", "event_row TEXT", "sink TEXT NOT NULL DEFAULT 'default'",
+		"hook_group_id TEXT", "event_row TEXT", "sink TEXT NOT NULL DEFAULT 'default'", "history TEXT",
 	}, obsolete: "told_at"}
 	buffersTable = requirement{table: "outbox_buffers", columns: []string{
 		"buffer TEXT", "claim TEXT", "pipeline TEXT", "owned_since TEXT", "routed INTEGER NOT NULL DEFAULT 0", "routes_no INTEGER NOT NULL DEFAULT 0",

@@ -40,11 +40,11 @@ WHERE group_id IS ?1 AND custom_id BETWEEN ?2 AND ?3
 	// See burySQL.
 	buryCustomSQL = `
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
-                                      group_id, attempts, error, event_row, sink)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+                                      group_id, attempts, error, event_row, sink, history)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = excluded.topic, key = excluded.key, payload = excluded.payload, headers = excluded.headers,
-    created_at = excluded.created_at, attempts = excluded.attempts, error = excluded.error, event_row = excluded.event_row,
+    created_at = excluded.created_at, attempts = excluded.attempts, error = excluded.error, event_row = excluded.event_row, history = excluded.history,
     died_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), notified_at = NULL, closed_at = NULL, closed_as = NULL, closed_by = NULL, closed_reason = NULL, hook_group_id = NULL
 WHERE d.closed_at IS NOT NULL`
 
@@ -57,7 +57,7 @@ ON CONFLICT (id, group_id) DO NOTHING`
 func (c *customTable) bury(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, as burial) error {
 	err := c.each(ctx, tx, batch, which, func(e *outbox.Event, payload any, row string) error {
 		_, err := tx.exec(ctx, buryCustomSQL, c.b.config.Pipeline, e.ID, e.Topic, e.Key, payload, headers(e), e.CreatedAt.Format(db.TimeFormat),
-			as.group.String(), as.attempts, as.error, row, as.sink)
+			as.group.String(), as.attempts, as.error, row, as.sink, as.history)
 		return err
 	})
 	if err != nil {

@@ -47,7 +47,7 @@ const (
 	// from its row.
 	pickDeadLettersSQL = `
 SELECT rowid, event_id, topic, key, payload, headers, created_at,
-       pipeline, min(group_id), attempts, error, died_at, notified_at, closed_at, closed_as, closed_by, closed_reason, sink, NULL
+       pipeline, min(group_id), attempts, error, died_at, notified_at, closed_at, closed_as, closed_by, closed_reason, sink, NULL, NULL
 FROM outbox_dead_letters
 WHERE pipeline = ?1 AND closed_at IS NULL AND notified_at IS NULL AND hook_group_id IS NULL` + ofHookSQL + `
 GROUP BY event_id ORDER BY event_id LIMIT ?2`
@@ -85,7 +85,7 @@ func (q *DeadLetterQueue) Claim(ctx context.Context, limit int, lease time.Durat
 // The contents are left out if ?3 is false.
 const deadLettersOfSQL = `
 SELECT rowid, event_id, topic, CASE WHEN ?3 THEN key END, CASE WHEN ?3 THEN payload END, CASE WHEN ?3 THEN headers END, created_at,
-       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, closed_by, closed_reason, sink, NULL
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, closed_by, closed_reason, sink, NULL, NULL
 FROM outbox_dead_letters WHERE pipeline = ?2 AND hook_group_id = ?1 AND notified_at IS NULL
 ORDER BY event_id`
 

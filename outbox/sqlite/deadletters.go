@@ -53,14 +53,14 @@ const (
 	// The statement for open dead letters uses their index and does not walk over the closed ones.
 	listOpenSQL = `
 SELECT rowid, event_id, topic, key, payload, headers, created_at,
-       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, closed_by, closed_reason, ` + presentNameSQL + `, event_row
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, closed_by, closed_reason, ` + presentNameSQL + `, event_row, history
 FROM outbox_dead_letters
 WHERE closed_at IS NULL AND (event_id, group_id) > (?9, ?10) AND ` + matchSQL + `
 ORDER BY event_id, group_id LIMIT ?11`
 
 	listAllSQL = `
 SELECT rowid, event_id, topic, key, payload, headers, created_at,
-       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, closed_by, closed_reason, ` + presentNameSQL + `, event_row
+       pipeline, group_id, attempts, error, died_at, notified_at, closed_at, closed_as, closed_by, closed_reason, ` + presentNameSQL + `, event_row, history
 FROM outbox_dead_letters
 WHERE (event_id, group_id) > (?9, ?10) AND ` + matchSQL + `
 ORDER BY event_id, group_id LIMIT ?11`
@@ -68,7 +68,7 @@ ORDER BY event_id, group_id LIMIT ?11`
 	// No index has died_at: the newest are kept while all that match are read, as a count does. Payloads are not read.
 	listNewestSQL = `
 SELECT rowid, event_id, substr(topic, 1, 4096), substr(key, 1, 4096), x'', NULL, created_at,
-       pipeline, group_id, attempts, substr(error, 1, 4096), died_at, notified_at, closed_at, closed_as, closed_by, closed_reason, ` + presentNameSQL + `, NULL
+       pipeline, group_id, attempts, substr(error, 1, 4096), died_at, notified_at, closed_at, closed_as, closed_by, closed_reason, ` + presentNameSQL + `, NULL, NULL
 FROM outbox_dead_letters
 WHERE rowid IN (
   SELECT rowid FROM outbox_dead_letters WHERE (?9 OR closed_at IS NULL) AND ` + matchSQL + `
@@ -160,10 +160,10 @@ func scanDeadLettersUpTo(rows *sql.Rows, err error, limit, maxBytes int) (events
 			rowid int64
 			d     buffer.DeadEvent
 
-			created, died, notified, closed, closedAs, closedBy, closedReason sql.NullString
+			created, died, notified, closed, closedAs, closedBy, closedReason, history sql.NullString
 		)
 		if err := rows.Scan(&rowid, &d.ID, &d.Topic, &d.Key, &d.Payload, (*[]byte)(&d.Headers), &created,
-			&d.Pipeline, &d.GroupID, &d.Attempts, &d.Error, &died, &notified, &closed, &closedAs, &closedBy, &closedReason, &d.Sink, &d.Row); err != nil {
+			&d.Pipeline, &d.GroupID, &d.Attempts, &d.Error, &died, &notified, &closed, &closedAs, &closedBy, &closedReason, &d.Sink, &d.Row, &history); err != nil {
 			return nil, nil, false, err
 		}
 		if d.Sink == singleSink {
@@ -183,7 +183,7 @@ func scanDeadLettersUpTo(rows *sql.Rows, err error, limit, maxBytes int) (events
 				return nil, nil, false, fmt.Errorf("a time of the dead letter of event %d: %w", d.ID, err)
 			}
 		}
-		d.ClosedAs, d.ClosedBy, d.ClosedReason = closedAs.String, closedBy.String, closedReason.String
+		d.ClosedAs, d.ClosedBy, d.ClosedReason, d.History = closedAs.String, closedBy.String, closedReason.String, buffer.ParseHistory(history.String)
 		if d.Payload == nil {
 			d.Payload = []byte{}
 		}

@@ -125,7 +125,7 @@ var takeOverNewestSQL = strings.Replace(takeOverSQL, "ORDER BY due_at", `AND due
 const takenSQL = `
 RETURNING ` + takenColumnsSQL
 
-const takenColumnsSQL = `group_id, lease_no, unfinished_leases, attempts, outages, first_id, last_id, origins, delivered, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), claim_id`
+const takenColumnsSQL = `group_id, lease_no, unfinished_leases, attempts, outages, first_id, last_id, origins, delivered, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), claim_id, coalesce(history, '')`
 
 // loader fills in the events of a leased batch, of which the ledger counts so many.
 type loader func(tx transaction, batch *buffer.Lease, in holding, count int) error
@@ -186,18 +186,18 @@ func (l ledger) take(ctx context.Context, lease time.Duration, statement func(tx
 // scanTaken scans takenColumnsSQL. errNothing: there is no batch.
 func scanTaken(row *sql.Row, batch *buffer.Lease) error {
 	var (
-		origins, delivered, claimedAt string
-		claimID                       uuid.NullUUID
+		origins, delivered, claimedAt, history string
+		claimID                                uuid.NullUUID
 	)
 	err := row.Scan(&batch.GroupID, &batch.LeaseNo, &batch.UnfinishedLeases, &batch.Attempts, &batch.Outages,
-		&batch.FirstID, &batch.LastID, &origins, &delivered, &claimedAt, &claimID)
+		&batch.FirstID, &batch.LastID, &origins, &delivered, &claimedAt, &claimID, &history)
 	if errors.Is(err, sql.ErrNoRows) {
 		return errNothing
 	}
 	if err != nil {
 		return err
 	}
-	batch.ClaimID = claimID.UUID
+	batch.ClaimID, batch.History = claimID.UUID, buffer.ParseHistory(history)
 	if batch.ClaimedAt, err = time.Parse(db.TimeFormat, claimedAt); err != nil {
 		return err
 	}
@@ -280,7 +280,7 @@ RETURNING ` + holdingColumns
 	retryWholeSQL = `
 UPDATE outbox_batches
 SET state = 'waiting', unfinished_leases = ?9, due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?4),
-    attempts = ?5, outages = ?6, error = ?7, address = ?8
+    attempts = ?5, outages = ?6, error = ?7, address = ?8, history = ?10
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'`
 
 	// Events that the sink has hold no key.
@@ -323,7 +323,7 @@ func (l ledger) settle(ctx context.Context, batch *buffer.Lease, all []buffer.Ou
 		if set.RetriesWhole() {
 			o := set.All
 			return fenced(tx.exec(ctx, retryWholeSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo,
-				db.Seconds(o.After), o.Attempts, o.Outages, o.Error, o.Address, o.UnfinishedLeases))
+				db.Seconds(o.After), o.Attempts, o.Outages, o.Error, o.Address, o.UnfinishedLeases, l.b.historyArg(batch, o)))
 		}
 		var in holding
 		opening := closeLedgerSQL
@@ -382,6 +382,14 @@ func (l ledger) MarkDelivered(ctx context.Context, batch *buffer.Lease, delivere
 		}
 		return fenced(tx.exec(ctx, markDeliveredSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo, idsArg(delivered), db.Seconds(deleteAgain)))
 	})
+}
+
+// historyArg is the history of the events of an outcome; nil if it is empty.
+func (b *Buffer) historyArg(batch *buffer.Lease, o *buffer.Outcome) any {
+	if text := batch.HistoryAfter(o, b.config.Owner).String(); text != "" {
+		return text
+	}
+	return nil
 }
 
 // originsOf returns the origins of a part of the batch as a JSON array.

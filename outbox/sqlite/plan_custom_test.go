@@ -34,7 +34,7 @@ func TestPlans_CustomTable(t *testing.T) {
 		} {
 			var steps []string
 			err := b.begin(t.Context(), b.db, nil, func(tx transaction) (err error) {
-				steps, err = planSteps(tx.rows(t.Context(), "EXPLAIN QUERY PLAN "+statement, make([]any, 24)...))
+				steps, err = planSteps(tx.rows(t.Context(), "EXPLAIN QUERY PLAN "+statement, make([]any, 25)...))
 				return err
 			})
 			if err != nil {

@@ -70,6 +70,7 @@ type burial struct {
 	sink     string
 	attempts int
 	error    string
+	history  any // text or nil
 }
 
 // relayTable is the relay's own table.
@@ -322,15 +323,15 @@ ON CONFLICT (id, group_id) DO NOTHING`
 	// letter was closed since, it is opened again.
 	burySQL = `
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
-                                      group_id, attempts, error, sink)
-SELECT ?7, id, topic, key, payload, headers, created_at, ?6, ?8, ?9, ?10
+                                      group_id, attempts, error, sink, history)
+SELECT ?7, id, topic, key, payload, headers, created_at, ?6, ?8, ?9, ?10, ?11
 FROM outbox_events
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
   AND (?5 IS NULL OR created_at <= ?5)
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = excluded.topic, key = excluded.key, payload = excluded.payload, headers = excluded.headers,
-    created_at = excluded.created_at, attempts = excluded.attempts, error = excluded.error,
+    created_at = excluded.created_at, attempts = excluded.attempts, error = excluded.error, history = excluded.history,
     died_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), notified_at = NULL, closed_at = NULL, closed_as = NULL, closed_by = NULL, closed_reason = NULL, hook_group_id = NULL
 WHERE d.closed_at IS NOT NULL`
 
@@ -362,7 +363,7 @@ WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
 )
 
 func (r *relayTable) bury(ctx context.Context, tx transaction, _ *buffer.Lease, which extent, as burial) error {
-	if _, err := tx.exec(ctx, burySQL, append(which.args(), as.group.String(), r.b.config.Pipeline, as.attempts, as.error, as.sink)...); err != nil {
+	if _, err := tx.exec(ctx, burySQL, append(which.args(), as.group.String(), r.b.config.Pipeline, as.attempts, as.error, as.sink, as.history)...); err != nil {
 		return err
 	}
 	return r.b.buried(ctx, tx, which, as.group)

@@ -215,7 +215,7 @@ func (b *Buffer) endUnrouted(ctx context.Context, tx transaction, batch *buffer.
 	group := buffer.NewGroupID()
 	ids, dead := routing.ByReason(lost)
 	for _, reason := range slices.Sorted(maps.Keys(dead)) {
-		if err := b.events.bury(ctx, tx, batch, in.extent(batch, dead[reason]), burial{group, buffer.Unrouted, 0, reason}); err != nil {
+		if err := b.events.bury(ctx, tx, batch, in.extent(batch, dead[reason]), burial{group, buffer.Unrouted, 0, reason, nil}); err != nil {
 			return err
 		}
 	}

@@ -63,7 +63,7 @@ func (b *Buffer) Settle(ctx context.Context, batch *buffer.Lease, all []buffer.O
 		for _, o := range slices.Concat(set.Dead, set.Delivered) {
 			which := in.extent(batch, o.IDs)
 			if o.Verdict == buffer.Dead {
-				if err := b.events.bury(ctx, tx, batch, which, burial{batch.GroupID, in.sink, o.Attempts, o.Error}); err != nil {
+				if err := b.events.bury(ctx, tx, batch, which, burial{batch.GroupID, in.sink, o.Attempts, o.Error, b.historyArg(batch, o)}); err != nil {
 					return err
 				}
 			}
@@ -101,10 +101,10 @@ func (b *Buffer) Settle(ctx context.Context, batch *buffer.Lease, all []buffer.O
 const openPartSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, origins, error, address,
-                            members, newest_at, claimed_at, sink, claim_id, routes_no, seq, lanes)
+                            members, newest_at, claimed_at, sink, claim_id, routes_no, seq, lanes, history)
 SELECT ?6, ?7, ?8, 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?9), ?10, ?18,
        ?11, ?12, count(*), min(id), max(id), coalesce(min(created_at), ?17), ?13, ?14, ?15,
-       ?16, ?5, ?19, ?20, ?21, ?22, ?23, ?24
+       ?16, ?5, ?19, ?20, ?21, ?22, ?23, ?24, ?25
 FROM outbox_events
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
@@ -136,7 +136,7 @@ func (b *Buffer) retryPart(ctx context.Context, tx transaction, batch *buffer.Le
 		}
 	}
 	_, err = tx.exec(ctx, openPartSQL, append(which.args(), o.GroupID.String(), b.config.Table, claim, db.Seconds(o.After), b.config.Owner,
-		o.Attempts, o.Outages, origins, o.Error, o.Address, members, in.oldest, o.UnfinishedLeases, in.claimed, in.sink, in.claimID, in.routesNo, in.seq, lanes)...)
+		o.Attempts, o.Outages, origins, o.Error, o.Address, members, in.oldest, o.UnfinishedLeases, in.claimed, in.sink, in.claimID, in.routesNo, in.seq, lanes, b.historyArg(batch, o))...)
 	if err != nil || b.config.Sinks != nil {
 		return err
 	}

@@ -44,7 +44,8 @@ CREATE TABLE IF NOT EXISTS outbox_batches (
     sink       TEXT NOT NULL DEFAULT 'default', -- one of outbox_sinks; 'default': the only one; '*': claimed, not routed yet
     claim_id   TEXT,                         -- several sinks: the same in all rows that may share an event; NULL: no other row has any
     routes_no  INTEGER,                      -- several sinks: that of the buffer when the events were routed; NULL: not known
-    seq        INTEGER                       -- order by key and several sinks: the order of claims
+    seq        INTEGER,                      -- order by key and several sinks: the order of claims
+    history    TEXT                          -- what was tried, JSON; NULL: nothing yet
 ) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS outbox_batches_due ON outbox_batches (buffer, sink, due_at);
 CREATE INDEX IF NOT EXISTS outbox_batches_claim ON outbox_batches (claim_id) WHERE claim_id IS NOT NULL;
@@ -73,6 +74,7 @@ CREATE TABLE IF NOT EXISTS outbox_dead_letters (
     hook_group_id TEXT,                      -- batch of the dead-letter hook that it is in
     event_row  TEXT,                         -- the row of a custom table, JSON
     sink       TEXT NOT NULL DEFAULT 'default', -- the sink that refused it; 'default' is a single one
+    history    TEXT,                         -- what was tried: when, by which relay, and what came of it, JSON
     PRIMARY KEY (pipeline, event_id, group_id)
 );
 

@@ -28,10 +28,10 @@ func (t *Table) SettleSteps(with *ledger.Settlement, o *outcomes.Set) []pg.Step 
 	}
 	var steps []pg.Step
 	for _, d := range o.Dead {
-		steps = append(steps, s.bury(d)...)
+		steps = append(append(steps, s.HistoryStep(d)), s.bury(d)...)
 	}
 	for _, r := range o.Retry {
-		steps = append(steps, s.regroup(r))
+		steps = append(steps, s.HistoryStep(r), s.regroup(r))
 	}
 	if step, ok := s.FreeRest(o); ok {
 		return append(steps, step)

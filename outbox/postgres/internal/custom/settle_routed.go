@@ -70,10 +70,10 @@ RETURNING events::bigint`
 	// A part is a row of the same claim. The events stay as they are.
 	regroupSharedSQL = `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink, claim_id, routes_no, uuids, stamp_xid)
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink, claim_id, routes_no, history, uuids, stamp_xid)
 SELECT $5::uuid, $4, 'range', 'waiting', 0, clock_timestamp() + $6::interval, $7, $13::int,
        $8::int, $9::int, count(*), min(x.n), max(x.n), min(greatest(e.created_at, e.available_at)), '-infinity', $10::uuid[], $11, $12,
-       range_agg(int8range(x.n, nullif(x.n, 9223372036854775807), '[]')), ` + ledger.SinkSQL + `, $1::uuid, ` + ledger.RoutesNoSQL + `, custom_uuids, ` + ledger.StampXidSQL + `
+       range_agg(int8range(x.n, nullif(x.n, 9223372036854775807), '[]')), ` + ledger.SinkSQL + `, $1::uuid, ` + ledger.RoutesNoSQL + `, ` + ledger.HistorySQL + `, custom_uuids, ` + ledger.StampXidSQL + `
 FROM custom_events e JOIN unnest($2::custom_finds, $3::bigint[]) x(f, n) ON x.f = e.custom_id
 WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($2::custom_finds) AND e.group_id = $1::uuid
 HAVING count(*) > 0`

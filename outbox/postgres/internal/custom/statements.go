@@ -236,14 +236,14 @@ WITH found AS MATERIALIZED (
   WHERE current_setting('relay.fenced') = '1' AND e.custom_id = ANY ($5) AND e.group_id = $13::uuid
 )
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
-                                      group_id, attempts, error, event_uuid, event_row, sink)
+                                      group_id, attempts, error, event_uuid, event_row, sink, history)
 SELECT $1, s.id, s.topic, s.key, coalesce(s.payload::json, event_row), s.headers::json, s.created_at,
-       $2::uuid, $3::int, $4, f.uuid, f.event_row, ` + ledger.SinkSQL + `
+       $2::uuid, $3::int, $4, f.uuid, f.event_row, ` + ledger.SinkSQL + `, ` + ledger.HistorySQL + `
 FROM unnest($6::text[], $7::bigint[], $8::text[], $9::text[], $10::text[], $11::text[], $12::timestamptz[])
   s(find, id, topic, key, payload, headers, created_at) JOIN found f USING (find)
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = EXCLUDED.topic, key = EXCLUDED.key, payload = EXCLUDED.payload, headers = EXCLUDED.headers,
-    created_at = EXCLUDED.created_at, attempts = EXCLUDED.attempts, error = EXCLUDED.error,
+    created_at = EXCLUDED.created_at, attempts = EXCLUDED.attempts, error = EXCLUDED.error, history = EXCLUDED.history,
     event_uuid = EXCLUDED.event_uuid, event_row = EXCLUDED.event_row,
     died_at = clock_timestamp(), notified_at = NULL, closed_at = NULL, closed_as = NULL, closed_by = NULL, closed_reason = NULL, hook_group_id = NULL
 WHERE d.closed_at IS NOT NULL`
@@ -267,9 +267,9 @@ WITH found AS MATERIALIZED (
   RETURNING e.custom_id AS id, greatest(e.created_at, e.available_at) AS created_at, e.group_id
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, sink, routes_no)
+                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, sink, routes_no, history)
 SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $5::interval, $6, $12::int,
        $7::int, $8::int, CASE WHEN count(*) = (SELECT count(*) FROM found) THEN count(*) END, min(id), max(id), min(created_at), $9::uuid[], $10, $11,
-       ` + ledger.SinkSQL + `, ` + ledger.RoutesNoSQL + `
+       ` + ledger.SinkSQL + `, ` + ledger.RoutesNoSQL + `, ` + ledger.HistorySQL + `
 FROM regrouped WHERE group_id = $3::uuid HAVING EXISTS (SELECT FROM found)`
 )

@@ -79,10 +79,10 @@ WITH found AS MATERIALIZED (
   RETURNING e.custom_id AS id, e.created_at AS created_at, e.group_id
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, uuids, sink, routes_no)
+                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, uuids, sink, routes_no, history)
 SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $5::interval, $6, $12::int,
        $7::int, $8::int, CASE WHEN n = (SELECT count(*) FROM found) THEN n END, first_id, first_id + n - 1, oldest_at, $9::uuid[], $10, $11, uuids,
-       ` + ledger.SinkSQL + `, ` + ledger.RoutesNoSQL + `
+       ` + ledger.SinkSQL + `, ` + ledger.RoutesNoSQL + `, ` + ledger.HistorySQL + `
 FROM (SELECT count(*) AS n, nextval('outbox_numbers') + 1 AS first_id, array_agg(id ORDER BY created_at, id) AS uuids,
              min(created_at) AS oldest_at
       FROM regrouped WHERE group_id = $3::uuid HAVING EXISTS (SELECT FROM found)) block`

@@ -90,7 +90,7 @@ const columnsSQL = `d.event_id, d.topic, d.key, d.payload, d.headers, d.created_
        d.group_id, d.attempts, d.error, d.died_at, d.notified_at, d.closed_at, d.closed_as, d.closed_by, d.closed_reason, d.event_uuid`
 
 const listSQL = `
-SELECT ` + columnsSQL + `, ` + presentNameSQL + `, d.event_row
+SELECT ` + columnsSQL + `, ` + presentNameSQL + `, d.event_row, d.history
 FROM outbox_dead_letters d
 WHERE ` + matchSQL + `
   AND ($9::boolean OR d.closed_at IS NULL)
@@ -310,6 +310,7 @@ func (d *decoder) addWithRow(v [][]byte) error {
 	if row := v[17]; len(row) > 0 {
 		d.dead[len(d.dead)-1].Row = d.Copy(row)
 	}
+	d.dead[len(d.dead)-1].History = buffer.ParseHistory(string(v[18]))
 	return nil
 }
 

@@ -43,7 +43,7 @@ WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <>
 	fenceRetrySQL = `
 UPDATE outbox_batches
 SET state = 'waiting', unfinished_leases = $9::int, due_at = clock_timestamp() + $4::interval,
-    attempts = $5::int, outages = $6::int, error = $7, address = $8
+    attempts = $5::int, outages = $6::int, error = $7, address = $8, history = $10
 WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'` + FenceSQL
 )
 
@@ -131,7 +131,7 @@ func (s *Settlement) fence(o *outcomes.Set) pg.Step {
 	case o.RetriesWhole():
 		sql = fenceRetrySQL
 		args = append(args, pg.Interval(o.All.After), pg.Int(int64(o.All.Attempts)), pg.Int(int64(o.All.Outages)),
-			s.Ledger.base.DB.Text(o.All.Error), s.Ledger.base.DB.OptionalText(o.All.Address), pg.Int(int64(o.All.UnfinishedLeases)))
+			s.Ledger.base.DB.Text(o.All.Error), s.Ledger.base.DB.OptionalText(o.All.Address), pg.Int(int64(o.All.UnfinishedLeases)), s.history(o.All))
 	case s.Batch.DeliveryRecorded():
 		sql = fenceKeepSQL
 		args = append(args, pg.Interval(deliveredRetry))
@@ -176,6 +176,22 @@ func (s *Settlement) Closing(sql string, affected *int64, more ...string) pg.Ste
 	return pg.Step{SQL: s.Tables.SQL(sql), Args: append([]string{
 		s.Ledger.name(s.Tables), s.Batch.GroupID.String(), pg.Int(s.Batch.LeaseNo), pg.Int(s.Batch.FirstID), pg.Int(s.Batch.LastID),
 	}, more...), Affected: affected}
+}
+
+// HistorySQL is the history of the events of a step, as [Settlement.HistoryStep] set it before.
+const HistorySQL = `nullif(current_setting('relay.history', true), '')`
+
+// HistoryStep sets relay.history for the steps that bury the events of an outcome or give them a new group_id.
+func (s *Settlement) HistoryStep(o *buffer.Outcome) pg.Step {
+	return pg.SetLocal("relay.history", s.Batch.HistoryAfter(o, s.Ledger.base.Owner).String())
+}
+
+// history is the history of the events of an outcome as a parameter.
+func (s *Settlement) history(o *buffer.Outcome) string {
+	if text := s.Batch.HistoryAfter(o, s.Ledger.base.Owner).String(); text != "" {
+		return text
+	}
+	return pg.Null
 }
 
 // RegroupArgs are the parameters of a statement that gives some events of the batch a new group_id.

@@ -103,15 +103,15 @@ RETURNING events::bigint`
 	// dead letter was closed since, it is opened again.
 	burySQL = `
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
-                                      group_id, attempts, error, sink)
-SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, $2::uuid, $5::int, $6, ` + SinkSQL + `
+                                      group_id, attempts, error, sink, history)
+SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, $2::uuid, $5::int, $6, ` + SinkSQL + `, ` + HistorySQL + `
 FROM outbox_events e
 WHERE current_setting('relay.fenced') = '1'
   AND e.id BETWEEN $3::bigint AND $4::bigint AND e.id <@ $7::int8multirange
   AND (e.group_id = $2::uuid OR e.group_id IS NULL AND e.created_at <= ` + NewestSQL + `)
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = EXCLUDED.topic, key = EXCLUDED.key, payload = EXCLUDED.payload, headers = EXCLUDED.headers,
-    created_at = EXCLUDED.created_at, attempts = EXCLUDED.attempts, error = EXCLUDED.error,
+    created_at = EXCLUDED.created_at, attempts = EXCLUDED.attempts, error = EXCLUDED.error, history = EXCLUDED.history,
     died_at = clock_timestamp(), notified_at = NULL, closed_at = NULL, closed_as = NULL, closed_by = NULL, closed_reason = NULL, hook_group_id = NULL
 WHERE d.closed_at IS NOT NULL`
 
@@ -140,9 +140,9 @@ WITH found AS MATERIALIZED (
   RETURNING id, key, greatest(created_at, available_at) AS created_at, group_id
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, sink, routes_no, lanes)
+                            attempts, outages, events, first_id, last_id, oldest_at, origins, error, address, sink, routes_no, history, lanes)
 SELECT $3::uuid, $1, 'stamp', 'waiting', 0, clock_timestamp() + $7::interval, $8, $14::int,
-       $9::int, $10::int, CASE WHEN count(*) = (SELECT count(*) FROM found) THEN count(*) END, min(id), max(id), min(created_at), $11::uuid[], $12, $13, ` + SinkSQL + `, ` + RoutesNoSQL + `,
+       $9::int, $10::int, CASE WHEN count(*) = (SELECT count(*) FROM found) THEN count(*) END, min(id), max(id), min(created_at), $11::uuid[], $12, $13, ` + SinkSQL + `, ` + RoutesNoSQL + `, ` + HistorySQL + `,
        CASE WHEN $15::boolean THEN ARRAY(SELECT DISTINCT hashtext(key) FROM regrouped WHERE key IS NOT NULL) END
 FROM regrouped WHERE group_id = $3::uuid HAVING EXISTS (SELECT FROM found)`
 
@@ -154,10 +154,10 @@ WITH regrouped AS MATERIALIZED (
     AND id BETWEEN $4::bigint AND $5::bigint AND group_id IS NULL AND id <@ $6::int8multirange AND created_at <= ` + NewestSQL + `
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink, routes_no)
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink, routes_no, history)
 SELECT $3::uuid, $1, 'range', 'waiting', 0, clock_timestamp() + $7::interval, $8, $14::int,
        $9::int, $10::int, count(*), min(id), max(id), min(greatest(created_at, available_at)), max(created_at), $11::uuid[], $12, $13,
-       range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), ` + SinkSQL + `, ` + RoutesNoSQL + `
+       range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), ` + SinkSQL + `, ` + RoutesNoSQL + `, ` + HistorySQL + `
 FROM regrouped WHERE $2::uuid IS NOT NULL HAVING count(*) > 0`
 )
 
@@ -168,10 +168,10 @@ func (s *Settlement) EventSteps(o *outcomes.Set) []pg.Step {
 	}
 	var steps []pg.Step
 	for _, d := range o.Dead {
-		steps = append(steps, s.bury(d)...)
+		steps = append(append(steps, s.HistoryStep(d)), s.bury(d)...)
 	}
 	for _, r := range o.Retry {
-		steps = append(steps, s.regroup(r)...)
+		steps = append(append(steps, s.HistoryStep(r)), s.regroup(r)...)
 	}
 	if step, ok := s.FreeRest(o); ok {
 		return append(steps, step)

@@ -147,23 +147,23 @@ WITH regrouped AS MATERIALIZED (
     AND (group_id = $15::uuid OR group_id IS NULL AND created_at <= ` + NewestSQL + `)
 )
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
-                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink, claim_id, routes_no)
+                            attempts, outages, events, first_id, last_id, oldest_at, newest_at, origins, error, address, members, sink, claim_id, routes_no, history)
 SELECT $3::uuid, $1, 'range', 'waiting', 0, clock_timestamp() + $7::interval, $8, $14::int,
        $9::int, $10::int, count(*), min(id), max(id), min(greatest(created_at, available_at)), max(created_at), $11::uuid[], $12, $13,
-       range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), ` + SinkSQL + `, $15::uuid, ` + RoutesNoSQL + `
+       range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), ` + SinkSQL + `, $15::uuid, ` + RoutesNoSQL + `, ` + HistorySQL + `
 FROM regrouped WHERE $2::uuid IS NOT NULL HAVING count(*) > 0`
 
 	burySharedSQL = `
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
-                                      group_id, attempts, error, sink)
-SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, $2::uuid, $5::int, $6, ` + SinkSQL + `
+                                      group_id, attempts, error, sink, history)
+SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, $2::uuid, $5::int, $6, ` + SinkSQL + `, ` + HistorySQL + `
 FROM outbox_events e
 WHERE current_setting('relay.fenced') = '1'
   AND e.id BETWEEN $3::bigint AND $4::bigint AND e.id <@ $7::int8multirange
   AND (e.group_id = $8::uuid OR e.group_id IS NULL AND e.created_at <= ` + NewestSQL + `)
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = EXCLUDED.topic, key = EXCLUDED.key, payload = EXCLUDED.payload, headers = EXCLUDED.headers,
-    created_at = EXCLUDED.created_at, attempts = EXCLUDED.attempts, error = EXCLUDED.error,
+    created_at = EXCLUDED.created_at, attempts = EXCLUDED.attempts, error = EXCLUDED.error, history = EXCLUDED.history,
     died_at = clock_timestamp(), notified_at = NULL, closed_at = NULL, closed_as = NULL, closed_by = NULL, closed_reason = NULL, hook_group_id = NULL
 WHERE d.closed_at IS NOT NULL`
 

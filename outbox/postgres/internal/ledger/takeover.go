@@ -35,7 +35,7 @@ const TakenSQL = `, taken AS (
       state = CASE state WHEN 'delivered' THEN state ELSE 'leased' END,
       due_at = clock_timestamp() + $3::interval
   FROM due WHERE l.group_id = due.group_id
-  RETURNING l.*
+  RETURNING l.*, set_config('relay.history', coalesce(l.history, ''), true)
 )` + takenColumnsSQL
 
 const takenColumnsSQL = `
@@ -176,7 +176,7 @@ func takeOver(
 			}
 			return add(v[11:])
 		},
-	})...)
+	}, historyStep(&batch))...)
 	if err != nil {
 		return nil, l.base.Explain(ctx, "taking over a batch", err)
 	}
@@ -184,6 +184,14 @@ func takeOver(
 		return nil, nil
 	}
 	return &batch, nil
+}
+
+// historyStep reads the history of the batch that was taken over. It stands in no row of the take-over, which has one an event.
+func historyStep(batch *buffer.Lease) pg.Step {
+	return pg.Step{SQL: "SELECT current_setting('relay.history', true)", Row: func(v [][]byte) error {
+		batch.History = buffer.ParseHistory(string(v[0]))
+		return nil
+	}}
 }
 
 // readTaken reads the columns of the ledger.

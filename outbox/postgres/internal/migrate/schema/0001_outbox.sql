@@ -56,7 +56,8 @@ CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_batches (
     routes_no  bigint,                        -- several sinks: that of the buffer when the events were routed; NULL: not known
     uuids      uuid[],                        -- uuid keys only: the keys, in the order of the numbers first_id to last_id, or of members
     seq        bigint,                        -- order: key and several sinks only: the order of claims
-    stamp_xid  xid8 DEFAULT pg_current_xact_id() -- custom table: the transaction that stamped the rows; done: mark marks no other version of them
+    stamp_xid  xid8 DEFAULT pg_current_xact_id(), -- custom table: the transaction that stamped the rows; done: mark marks no other version of them
+    history    text                           -- what was tried, JSON; NULL: nothing yet
 ) WITH (
     -- An update of a row finds room on its page.
     fillfactor = 50,
@@ -93,6 +94,7 @@ CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_dead_letters (
     hook_group_id uuid,                       -- the hook's batch that has or had it
     event_uuid uuid,                          -- custom table: the event's uuid key
     event_row  json,                          -- custom table: the event's row
+    history    text,                          -- what was tried: when, by which relay, and what came of it, JSON
     PRIMARY KEY (pipeline, event_id, group_id)
 );
 -- Open, unnotified and notifying dead letters: no statement of the relay reads closed ones.
