@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"mime"
 	"net/http"
+	"strings"
 	"sync"
 	"time"
 
@@ -51,6 +52,8 @@ func (o *odd) add(r *response, events int, first string) {
 	switch {
 	case isSuccess(r.status) && r.isPage:
 		o.pages.add(fmt.Sprintf("answers %d with text/html: is the URL right?", r.status), events, first, "docs/http.md#pages")
+	case r.status == http.StatusMultiStatus && r.failed == "":
+		o.failures.add("answers 207 Multi-Status, which says what became of each part and which no results program reads.", events, first, "docs/http.md#success-with-errors")
 	case isSuccess(r.status) && r.failed != "":
 		o.failures.add(fmt.Sprintf("answers %d with %s in the body, which no results program reads.", r.status, r.failed), events, first, "docs/http.md#success-with-errors")
 	case r.status == http.StatusUnprocessableEntity && events > 1:
@@ -81,42 +84,99 @@ func isPage(header http.Header, text []byte) bool {
 	return err == nil && kind == "text/html" && bytes.HasPrefix(bytes.TrimSpace(text), []byte("<"))
 }
 
-// failedIn returns the first member of a JSON object that says that something failed, in words for a notice; "" if there is none. Of a body that was
-// cut off it reads the beginning. It decides nothing: what a member means is the API's.
+// failedIn returns the first member of a JSON object that says that something failed, in words for a notice; "" if there is none. In a list it looks
+// for the errors of the objects. Of a body that was cut off it reads the beginning. It decides nothing: what a member means is the API's.
 func failedIn(text []byte) string {
 	d := jsontext.NewDecoder(bytes.NewBuffer(text), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
-	if d.PeekKind() != '{' {
-		return ""
+	switch d.PeekKind() {
+	case '{':
+		failed, _ := failedMember(d, saysFailure) // what cannot be read says nothing
+		return failed
+	case '[':
+		return failedElement(d)
 	}
+	return ""
+}
+
+// failedElement returns the first error of an object in a list.
+func failedElement(d *jsontext.Decoder) string {
+	_, err := d.ReadToken()
+	for err == nil {
+		switch d.PeekKind() {
+		case '{':
+			var failed string
+			if failed, err = failedMember(d, saysError); failed != "" {
+				return "an element's " + failed
+			}
+		case ']', jsontext.KindInvalid:
+			return ""
+		default:
+			err = d.SkipValue()
+		}
+	}
+	return ""
+}
+
+// failedMember reads an object up to the first member that says that something failed, and returns it.
+func failedMember(d *jsontext.Decoder, says func(d *jsontext.Decoder, member string) (string, error)) (string, error) {
 	if _, err := d.ReadToken(); err != nil {
-		return ""
+		return "", err
 	}
 	for d.PeekKind() == '"' {
 		name, err := d.ReadToken()
 		if err != nil {
-			return ""
+			return "", err
 		}
-		member := name.String()
-		switch member {
-		case "success", "ok":
-			if d.PeekKind() == 'f' {
-				return `"` + member + `": false`
-			}
-		case "errors", "failed", "failures", "rejected":
-			some, err := hasSome(d)
-			if err != nil {
-				return ""
-			}
-			if some {
-				return `"` + member + `"`
-			}
-			continue
-		}
-		if err := d.SkipValue(); err != nil {
-			return ""
+		if failed, err := says(d, name.String()); failed != "" || err != nil {
+			return failed, err
 		}
 	}
-	return ""
+	_, err := d.ReadToken()
+	return "", err
+}
+
+// saysFailure reads a member's value and returns what it says in an answer for the whole request.
+func saysFailure(d *jsontext.Decoder, member string) (string, error) {
+	switch member {
+	case "success", "ok":
+		if d.PeekKind() == 'f' {
+			return `"` + member + `": false`, nil
+		}
+	case "status":
+		if d.PeekKind() == '"' {
+			value, err := d.ReadToken()
+			if text := value.String(); err == nil && (strings.EqualFold(text, "error") || strings.EqualFold(text, "failed")) {
+				return `"status": "` + text + `"`, nil
+			}
+			return "", err
+		}
+	case "hasErrors", "HasErrors", "has_errors":
+		if d.PeekKind() == 't' {
+			return `"` + member + `": true`, nil
+		}
+	case "failed", "failures", "rejected":
+		return nonEmpty(d, member)
+	default:
+		return saysError(d, member)
+	}
+	return "", d.SkipValue()
+}
+
+// saysError reads a member's value and returns its name if it is an error.
+func saysError(d *jsontext.Decoder, member string) (string, error) {
+	switch member {
+	case "error", "errors", "Error", "Errors", "errorCode", "ErrorCode", "error_code":
+		return nonEmpty(d, member)
+	}
+	return "", d.SkipValue()
+}
+
+// nonEmpty reads a member's value and returns its name if the value is not empty.
+func nonEmpty(d *jsontext.Decoder, member string) (string, error) {
+	if some, err := hasSome(d); !some || err != nil {
+		return "", err
+	}
+	return `"` + member + `"`, nil
 }
 
 // hasSome reads a value, and reports whether it is true or anything but empty. A list is so as soon as it has an element.
@@ -134,7 +194,7 @@ func hasSome(d *jsontext.Decoder) (bool, error) {
 		_, err = d.ReadToken()
 		return false, err
 	case '"':
-		return value.String() != "", nil
+		return value.String() != "" && value.String() != "0", nil // some codes are texts
 	case '0':
 		n, err := value.Float()
 		return n != 0, err

@@ -36,6 +36,7 @@ func TestNotices(t *testing.T) {
 		page   = "answers 200 with text/html: is the URL right? The events count as delivered: 1 so far, first that with id 1 at TIME UTC; see docs/http.md#pages"
 		halved = "answers 422 and no results program says which events failed: the relay halves the batch, and sends its good events again; see docs/http.md#results"
 	)
+	const multi = "answers 207 Multi-Status, which says what became of each part and which no results program reads. The events count as delivered: 2 so far, first that with id 1 at TIME UTC; see docs/http.md#success-with-errors"
 	failed := func(what string, events int) string {
 		return fmt.Sprintf("answers 200 with %s in the body, which no results program reads. The events count as delivered: %d so far, first that with id 1 at TIME UTC; see docs/http.md#success-with-errors", what, events)
 	}
@@ -70,7 +71,18 @@ func TestNotices(t *testing.T) {
 		"long errors":              {[]answer{{200, "", `{"errors": [` + strings.Repeat(`"no",`, 100_000) + `""]}`}}, 2, "", failed(`"errors"`, 2)},
 		"no errors":                {[]answer{{200, "", `{"errors": [], "failed": 0, "failures": {}, "rejected": null, "success": true, "ok": "false", "x": [{"errors": 1}]}`}}, 2, "", ""},
 		"no errors either":         {[]answer{{200, "", `{"errors": "", "failed": false, "rejected": [ ]}`}}, 2, "", ""},
-		"no object":                {[]answer{{200, "", `[{"errors": [1]}]`}, {200, "", `"errors"`}, {200, "", "OK"}, {200, "", `{"errors": `}, {200, "", ""}}, 2, "", ""},
+		"no object":                {[]answer{{200, "", `[[{"errors": [1]}], "error", 1]`}, {200, "", `"errors"`}, {200, "", "OK"}, {200, "", `{"errors": `}, {200, "", ""}}, 2, "", ""},
+		"an error":                 {[]answer{{200, "", `{"error": {"code": 1, "message": "bad"}}`}}, 2, "", failed(`"error"`, 2)},
+		"a status of error":        {[]answer{{200, "", `{"status": "error", "message": "invalid token"}`}}, 2, "", failed(`"status": "error"`, 2)},
+		"a status of FAILED":       {[]answer{{200, "", `{"status": "FAILED"}`}}, 2, "", failed(`"status": "FAILED"`, 2)},
+		"has errors":               {[]answer{{200, "", `{"hasErrors": true}`}}, 2, "", failed(`"hasErrors": true`, 2)},
+		"a list with a code":       {[]answer{{200, "", `[1, {"ErrorCode": 0, "a": [{}]}, {"ErrorCode": 300}]`}}, 2, "", failed(`an element's "ErrorCode"`, 2)},
+		"a list with an error":     {[]answer{{200, "", `[{"id": 1}, {"id": 2, "error": "no"}, `}}, 2, "", failed(`an element's "error"`, 2)},
+		"207":                      {[]answer{{207, "", `{"results": [{"id": 1, "status": 422}]}`}}, 2, "", multi},
+		"207 with errors":          {[]answer{{207, "", `{"errors": [1]}`}}, 2, "", strings.Replace(failed(`"errors"`, 2), "200", "207", 1)},
+		"207 with results":         {[]answer{{207, "", `{"errors": [1]}`}}, 2, "[]", ""},
+		"no error":                 {[]answer{{200, "", `{"error": null, "errors": []}`}, {200, "", `{"error": false, "status": "ok"}`}, {200, "", `{"error": "", "hasErrors": false, "status": 500}`}, {200, "", `{"error": 0}`}}, 2, "", ""},
+		"a list without errors":    {[]answer{{200, "", `[{"error": null, "errors": [], "error_code": "0", "status": "failed", "x": {"error": 1}}, 7, [{"error": 1}]]`}, {200, "", `[]`}}, 2, "", ""},
 		"errors of a refusal":      {[]answer{{400, "", `{"errors": [1]}`}, {503, "", `{"ok": false}`}}, 2, "", ""},
 		"errors with results":      {[]answer{{200, "", `{"errors": [1]}`}}, 2, "[]", ""},
 		"with results":             {[]answer{{422, "", "{}"}, {200, "text/html", "{}"}}, 2, "[]", ""},
