@@ -48,6 +48,10 @@ func renamedPipeline(cfg *config.Config, from, to string) (*config.Pipeline, err
 			return nil, usage("--rename-pipeline is %q, which is a pipeline of the configuration; expected the former name of one", from)
 		}
 	}
+	what := fmt.Sprintf("--pipeline is %q", to)
+	if to == "" {
+		what = "--pipeline is missing"
+	}
 	switch i := slices.Index(names, to); {
 	case from == "" && to == "":
 		return nil, nil
@@ -58,7 +62,7 @@ func renamedPipeline(cfg *config.Config, from, to string) (*config.Pipeline, err
 	case to == "" && len(names) == 1:
 		return &cfg.Pipelines[0], nil
 	}
-	return nil, usage("--pipeline is %q; expected the new name of %s: %s", to, from, strings.Join(names, " or "))
+	return nil, usage("%s; expected the new name of %s: %s", what, from, strings.Join(names, " or "))
 }
 
 // rename gives a pipeline what belongs to its former name.
@@ -67,6 +71,9 @@ func (a *app) rename(ctx context.Context, p *config.Pipeline, from string) error
 	switch {
 	case err != nil:
 		return fmt.Errorf("%s: %w", p.Name, err)
+	case !renamed.Owner && renamed.Letters == 0 && renamed.Owns: // by a first run, perhaps
+		_, err = fmt.Fprintf(a.stdout, "%s: already renamed: it owns its buffer, and nothing belongs to %s\n", p.Name, from)
+		return err
 	case !renamed.Owner && renamed.Letters == 0:
 		return fmt.Errorf("%s: pipeline %s neither owns its buffer nor has dead letters there; relay doctor says who does", p.Name, from)
 	}

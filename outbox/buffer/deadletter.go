@@ -41,8 +41,8 @@ type DeadEvent struct {
 
 // Renamed is what a pipeline got from its former name.
 type Renamed struct {
-	// Owner reports whether it got the buffer.
-	Owner bool
+	// Owner reports whether it got the buffer, and Owns whether it has it now: it may have owned it before.
+	Owner, Owns bool
 	// Letters is how many dead letters it got, the closed ones too.
 	Letters int64
 }

@@ -63,7 +63,11 @@ func (b *Buffer) Rename(ctx context.Context, from string) (r buffer.Renamed, err
 		if err != nil {
 			return err
 		}
-		r.Owner = owned > 0
+		owner, err := b.owner(ctx, tx)
+		if _, isOther := errors.AsType[*ownership.Error](err); err != nil && !isOther {
+			return err
+		}
+		r.Owner, r.Owns = owned > 0, owner == b.config.Pipeline
 		r.Letters, err = tx.exec(ctx, renameLettersSQL, b.config.Pipeline, from)
 		return err
 	})

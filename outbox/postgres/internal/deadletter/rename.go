@@ -12,6 +12,9 @@ const (
 	renameOwnerSQL = `
 UPDATE outbox_buffers SET pipeline = $2, owned_since = clock_timestamp() WHERE buffer = $1 AND pipeline = $3`
 
+	ownsSQL = `
+SELECT EXISTS (SELECT FROM outbox_buffers WHERE buffer = $1 AND pipeline = $2)`
+
 	// Closed ones too. The letters of a pipeline that owns another buffer stay its own, and so does one whose event died
 	// under both names.
 	renameLettersSQL = `
@@ -29,6 +32,10 @@ func (l *DeadLetters) Rename(ctx context.Context, from string) (r buffer.Renamed
 	var owned int64
 	err = l.base.DB.Transact(ctx, l.base.DB.WriteTx(pg.ScanTimeout, "synchronous_commit", "on"),
 		pg.Step{SQL: t.SQL(renameOwnerSQL), Args: []string{t.Buffer, l.base.Pipeline, from}, Affected: &owned},
+		pg.Step{SQL: t.SQL(ownsSQL), Args: []string{t.Buffer, l.base.Pipeline}, Row: func(v [][]byte) error {
+			r.Owns = pg.ReadBool(v[0])
+			return nil
+		}},
 		pg.Step{SQL: t.SQL(renameLettersSQL), Args: []string{l.base.Pipeline, from}, Affected: &r.Letters})
 	r.Owner = owned > 0
 	return r, l.base.Explain(ctx, "renaming the pipeline", err)
