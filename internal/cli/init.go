@@ -313,7 +313,10 @@ func nextSteps(d *scaffold.Draft, catalog *introspect.Database, sink string, oth
 	}
 	b.WriteString(redact(whatIsSent(d, custom)))
 	for _, warning := range warnings(d) {
-		fmt.Fprintf(&b, "\n%s\n", wrapped(redact(warning)))
+		fmt.Fprintf(&b, "\n%s\n", wrapped(redact(warning.Text)))
+		if warning.Lines != nil {
+			fmt.Fprintf(&b, "\n    %s\n", redact(strings.Join(warning.Lines, "\n    ")))
+		}
 	}
 	if column, fix := d.Source.LocalTime(catalog); fix != "" {
 		fmt.Fprintf(&b, "\n%s\n\n    %s;\n", wrapped(redact("Warning: "+column+" has no time zone and is read as UTC, but the database's is "+catalog.Zone+
@@ -379,13 +382,14 @@ func whatIsSent(d *scaffold.Draft, custom buffer.CustomTable) string {
 }
 
 // warnings are about what the API requires, and about custom tables.
-func warnings(d *scaffold.Draft) []string {
-	var all []string
+func warnings(d *scaffold.Draft) []scaffold.Notice {
+	var all []scaffold.Notice
+	add := func(text string) { all = append(all, scaffold.Notice{Text: text}) }
 	for _, warning := range d.Warnings() {
-		all = append(all, "Warning: "+warning)
+		add("Warning: " + warning)
 	}
 	if d.TrustsStatus() {
-		all = append(all, "A 2xx answer counts as accepted for all events of its request. If the API's answer names errors for each event, set results (docs/http.md#results).")
+		add("A 2xx answer counts as accepted for all events of its request. If the API's answer names errors for each event, set results (docs/http.md#results).")
 	}
 	t := d.Source.Table
 	if t == nil || !d.Source.IsCustom() {
@@ -393,29 +397,24 @@ func warnings(d *scaffold.Draft) []string {
 	}
 	_, stays := d.Source.Stays()
 	if stays {
-		all = append(all, becomes(&d.Source))
+		text := becomes(&d.Source)
+		if column, _ := d.Source.Stays(); column != "" && d.Source.Mark == "" {
+			text += " That is guessed from the name " + column + ". If it says something else, remove where, done and mark from the file; otherwise the relay writes into it."
+		}
+		add(text)
 	} else {
-		all = append(all, "Each row of "+d.Source.Name+" is an event, and the relay deletes it after delivery.")
+		add("Each row of " + d.Source.Name + " is an event, and the relay deletes it after delivery.")
 	}
 	if len(t.ReferredBy) > 0 && !stays {
-		all = append(all, "Warning: "+strings.Join(t.ReferredBy, ", ")+" has a foreign key to the table. It may prevent the deletes, or lose its own rows to them.")
+		add("Warning: " + strings.Join(t.ReferredBy, ", ") + " has a foreign key to the table. It may prevent the deletes, or lose its own rows to them.")
 	}
-	if marks := d.Source.Marks(); marks != nil {
-		looks := " looks like the mark of a loop that sends"
-		if len(marks) > 1 {
-			looks = " look like the marks of a loop that sends"
-		}
-		text := "Warning: " + strings.Join(marks, ", ") + looks + ". The relay does not look at it"
-		if !stays {
-			text += ": rows that were sent before would be sent again"
-		}
-		all = append(all, text+". If it says which rows are events, name the condition as source.where (docs/tables.md).")
-	}
+	all = append(all, d.Source.Marks()...)
+	all = append(all, d.Source.Ends()...)
 	if column := d.Source.Delay(); column != "" {
-		all = append(all, "No row is sent before the time in "+column+": it is source.available_at in the file. If it says something else, remove that line.")
+		add("No row is sent before the time in " + column + ": it is source.available_at in the file. If it says something else, remove that line.")
 	}
 	if column, needs := d.Source.Undelayed(); column != "" {
-		all = append(all, "Warning: "+column+" looks like the time before which a row must not be sent. Rows are sent at once, because source.available_at needs "+needs+
+		add("Warning: " + column + " looks like the time before which a row must not be sent. Rows are sent at once, because source.available_at needs " + needs +
 			" (docs/enqueue.md#delayed-events). If it is that time, change the table, or name the condition as source.where (docs/tables.md).")
 	}
 	if !d.Source.HasAges() {
@@ -423,12 +422,12 @@ func warnings(d *scaffold.Draft) []string {
 		if times := d.Source.Times(); times != nil {
 			one += " (" + strings.Join(times, ", ") + "?)"
 		}
-		all = append(all, "Warning: no column of "+d.Source.Name+" says when a row was inserted, so the age of waiting events is unknown. "+
-			one+", set source.created_at; otherwise: "+d.Source.AddCreated())
+		add("Warning: no column of " + d.Source.Name + " says when a row was inserted, so the age of waiting events is unknown. " +
+			one + ", set source.created_at; otherwise: " + d.Source.AddCreated())
 	}
 	if t.ReusesIDs {
-		all = append(all, "Warning: SQLite uses an id again after a delete, and a sink takes the new event for a duplicate. "+
-			"Recreate the table with "+t.Key[0]+" INTEGER PRIMARY KEY AUTOINCREMENT.")
+		add("Warning: SQLite uses an id again after a delete, and a sink takes the new event for a duplicate. " +
+			"Recreate the table with " + t.Key[0] + " INTEGER PRIMARY KEY AUTOINCREMENT.")
 	}
 	return all
 }

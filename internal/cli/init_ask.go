@@ -86,6 +86,14 @@ func (q *questions) confirm(text string) (bool, error) {
 	return answer == "y" || answer == "yes", err
 }
 
+// propose asks for a yes to a guess. The default is no, without a terminal as well.
+func (q *questions) propose(text string) (bool, error) {
+	if !q.enabled() {
+		return false, nil
+	}
+	return q.confirm(text)
+}
+
 func (q *questions) read() (string, error) {
 	answer, err := q.in.ReadString('\n')
 	if errors.Is(err, io.EOF) {

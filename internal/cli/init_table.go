@@ -62,6 +62,15 @@ func (a *app) askTable(q *questions, f *initFlags, d *scaffold.Draft, catalog *i
 			s.Preset = t.Preset()
 		}
 		s.PresetMarks = config.PresetMarks(s.Preset)
+		if column := s.Doubtful(); column != "" {
+			ok, err := q.propose(column + " may be the mark of a loop that sends, by its name: empty until the row was sent. Is it, and should the relay send only rows without it, and set it after delivery?")
+			if err != nil {
+				return err
+			}
+			if ok {
+				s.Mark = column
+			}
+		}
 		if t != nil && t.Kind() == introspect.Plain {
 			ok, err := q.confirm(becomes(&s) + " Does the table hold nothing but events?")
 			if err != nil {

@@ -67,6 +67,8 @@ type Column struct {
 	Indexed bool
 	// Generated reports whether the database generates growing values. Always false on SQLite.
 	Generated bool
+	// Default is the expression of the default value in SQL, as the database writes it, or that of a generated column; "" if that is NULL.
+	Default string
 	// InUTC reports whether the default value is a time in UTC, whatever the session's time zone. Always false on SQLite.
 	InUTC bool
 	// UnreadableSequence is the sequence of the column, in SQL, if the role may not read it; otherwise "".

@@ -56,7 +56,8 @@ SELECT a.attrelid, a.attnum, a.attname::text, format_type(t.oid, NULL), a.attnot
                  WHERE o.classid = 'pg_class'::regclass AND o.refclassid = 'pg_class'::regclass AND o.refobjid = a.attrelid
                    AND o.refobjsubid = a.attnum
                    AND CASE WHEN s.relkind = 'S' THEN NOT has_sequence_privilege(s.oid, 'SELECT') END LIMIT 1), ''),
-       COALESCE(pg_get_expr(d.adbin, d.adrelid) ~* '(at time zone|timezone\() ?''utc''', false)
+       COALESCE(pg_get_expr(d.adbin, d.adrelid) ~* '(at time zone|timezone\() ?''utc''', false),
+       CASE WHEN pg_get_expr(d.adbin, d.adrelid) ~* '^null(::|$)' THEN '' ELSE COALESCE(pg_get_expr(d.adbin, d.adrelid), '') END
 FROM pg_attribute a
 JOIN pg_type y ON y.oid = a.atttypid
 JOIN pg_type t ON t.oid = COALESCE(NULLIF(y.typbasetype, 0), y.oid) -- the type under a domain
@@ -146,7 +147,7 @@ func (d *Database) readPostgres(ctx context.Context, tx pgx.Tx) error {
 			tables[oid], oids, missing = t, append(oids, oid), nil
 			d.Tables = append(d.Tables, t)
 		}},
-		{columnsSQL, []any{&oid, &at, &c.Name, &c.Type, &c.NotNull, &c.Generated, &c.Unique, &c.Indexed, &c.UnreadableSequence, &c.InUTC}, func() {
+		{columnsSQL, []any{&oid, &at, &c.Name, &c.Type, &c.NotNull, &c.Generated, &c.Unique, &c.Indexed, &c.UnreadableSequence, &c.InUTC, &c.Default}, func() {
 			c.Type = baseType(c.Type)
 			tables[oid].Columns = append(tables[oid].Columns, c)
 		}},

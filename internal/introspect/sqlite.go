@@ -18,7 +18,8 @@ const sqliteViewsSQL = `
 SELECT name FROM sqlite_schema WHERE type = 'view'`
 
 const sqliteColumnsSQL = `
-SELECT name, type, "notnull", pk FROM pragma_table_info(?1) ORDER BY cid`
+SELECT name, type, "notnull", pk, CASE WHEN upper(dflt_value) = 'NULL' THEN '' ELSE COALESCE(dflt_value, '') END
+FROM pragma_table_info(?1) ORDER BY cid`
 
 const sqliteRefsSQL = `
 SELECT "from", "table", COALESCE("to", ''), (SELECT count(*) FROM pragma_foreign_key_list(?1) o WHERE o.id = f.id)
@@ -64,6 +65,7 @@ func (d *Database) readSQLite(ctx context.Context, tx *sql.Tx) error {
 	}
 	var (
 		name, kind, to string
+		value          string
 		autoincrement  bool
 		notNull        bool
 		pk, columns    int
@@ -80,8 +82,8 @@ func (d *Database) readSQLite(ctx context.Context, tx *sql.Tx) error {
 	}
 	for _, t := range d.Tables {
 		key := map[int]string{}
-		if err := each(sqliteColumnsSQL, []any{t.Name}, []any{&name, &kind, &notNull, &pk}, func() {
-			c := Column{Name: name, Type: baseType(kind), NotNull: notNull || pk > 0}
+		if err := each(sqliteColumnsSQL, []any{t.Name}, []any{&name, &kind, &notNull, &pk, &value}, func() {
+			c := Column{Name: name, Type: baseType(kind), NotNull: notNull || pk > 0, Default: value}
 			t.Columns = append(t.Columns, c)
 			if pk > 0 {
 				key[pk] = name

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/outboxrelay/relay/internal/introspect"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // createdNames are names of columns that say when a row was inserted, in lower case and without separators; the first one is
@@ -27,7 +28,7 @@ func createdColumn(driver string, t *introspect.Table) string {
 	}
 	for _, name := range createdNames {
 		i := slices.IndexFunc(t.Columns, func(c introspect.Column) bool {
-			return strings.ReplaceAll(strings.ToLower(c.Name), "_", "") == name && fits(&c)
+			return strings.TrimSuffix(strings.ReplaceAll(strings.ToLower(c.Name), "_", ""), "utc") == name && fits(&c)
 		})
 		if i >= 0 {
 			return t.Columns[i].Name
@@ -73,10 +74,10 @@ func (s *Source) AddCreated() string {
 	return alter + " ADD COLUMN created_at timestamptz; " + alter + " ALTER created_at SET DEFAULT now()"
 }
 
-// Times returns the columns that hold times. None of them says by its name that it is the time of the insert.
+// Times returns the columns that hold times and suggest nothing else by their names. None of them says by its name that it is the time of the insert.
 func (s *Source) Times() (names []string) {
 	for i := range s.Table.Columns {
-		if c := &s.Table.Columns[i]; strings.HasPrefix(c.Type, "timestamp") || s.Driver == "sqlite" && strings.HasSuffix(strings.ToLower(c.Name), "_at") {
+		if c := &s.Table.Columns[i]; buffer.Suggests(c.Name) == buffer.SuggestsNothing && (strings.HasPrefix(c.Type, "timestamp") || s.Driver == "sqlite" && strings.HasSuffix(strings.ToLower(c.Name), "_at")) {
 			names = append(names, c.Name)
 		}
 	}

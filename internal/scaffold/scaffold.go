@@ -49,6 +49,8 @@ type Source struct {
 	Preset string
 	// PresetMarks reports whether that marks the rows that were delivered. Otherwise they are deleted.
 	PresetMarks bool
+	// Mark is the column that the user says a loop marks rows with; "" if it is guessed.
+	Mark string
 }
 
 // IsCustom reports whether the table is a custom table.

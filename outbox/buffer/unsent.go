@@ -105,23 +105,6 @@ func mentions(text string) mentioned {
 	return m
 }
 
-// LooksMark reports whether the name of a column suggests that a loop marks the rows with it that it has sent, such as processed_at or status.
-func LooksMark(column string) bool {
-	return slices.Contains(marks, strings.ReplaceAll(strings.ToLower(column), "_", ""))
-}
-
-var marks = []string{
-	"sentat", "processedat", "publishedat", "dispatchedat", "deliveredat", "sent", "processed", "published", "dispatched", "delivered",
-	"issent", "isprocessed", "ispublished", "isdispatched", "isdelivered", "status", "state",
-}
-
-// LooksDelay reports whether the name of a column suggests that a row must not be sent before the time in it, such as run_at or scheduledFor.
-func LooksDelay(column string) bool {
-	return slices.Contains(delays, strings.ReplaceAll(strings.ToLower(column), "_", ""))
-}
-
-var delays = []string{"availableat", "runat", "sendat", "deliverat", "scheduledat", "scheduledfor", "notbefore", "visibleat"}
-
 // LooksSecret reports whether the name of a column suggests that its values are secrets, such as password_digest or apiKey.
 func LooksSecret(column string) bool {
 	words := wordsOf(column)

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"regexp"
 	"strconv"
 	"strings"
 
@@ -193,6 +194,7 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 		c.marks(ctx, d, s.columns)
 	}
 	c.early(ctx, d, s.columns)
+	c.ended(ctx, d, s.columns)
 	if step := tableScan(steps); step != "" {
 		fix := "create an index on the column by which that table is joined"
 		if !uses && !f.groupIndexed {
@@ -213,13 +215,45 @@ func (c *customTable) marks(ctx context.Context, d *diagnosis, columns []string)
 			continue
 		}
 		condition := db.Quote(column) + " IS NOT NULL"
-		if !strings.HasSuffix(strings.ToLower(column), "at") {
+		counted := ""
+		if marksTimes.MatchString(column) {
+			counted = " AND NOT EXISTS (SELECT 1 FROM pragma_table_info(" + sqlText(c.b.config.Table) + ") WHERE name = " + sqlText(column) + " AND (\"notnull\" OR dflt_value IS NOT NULL))"
+		} else {
 			condition = "lower(CAST(" + db.Quote(column) + " AS TEXT)) IN (" + projection.DoneValues + ")"
 		}
 		var n int
-		err := c.b.db.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT "+db.Quote(column)+" FROM "+table+" WHERE group_id IS NULL LIMIT 1000) WHERE "+condition).Scan(&n)
+		err := c.b.db.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT "+db.Quote(column)+" FROM "+table+" WHERE group_id IS NULL LIMIT 1000) WHERE "+condition+counted).Scan(&n)
 		if !d.failed("rows", err) && n > 0 {
 			d.findings = append(d.findings, projection.Marked(strconv.Itoa(n), table, condition))
+		}
+	}
+}
+
+// marksTimes matches names of marks that hold times.
+var marksTimes = regexp.MustCompile(`(?i)(at|on|date|time|timestamp|ts|utc)$|^date`)
+
+func sqlText(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+// ended adds rows that look as if they had been given up or withdrawn, among some of those that wait.
+func (c *customTable) ended(ctx context.Context, d *diagnosis, columns []string) {
+	table, where := db.Quote(c.b.config.Table), c.b.config.Custom.Where
+	for _, column := range columns {
+		if buffer.Suggests(column) != buffer.SuggestsEnd || strings.Contains(strings.ToLower(where), strings.ToLower(column)) {
+			continue
+		}
+		name := db.Quote(column)
+		condition := name + " IS NOT TRUE"
+		if marksTimes.MatchString(column) {
+			condition = name + " IS NULL"
+		}
+		waiting := "SELECT " + name + " FROM " + table + " WHERE group_id IS NULL"
+		if where != "" {
+			waiting += " AND (\n" + where + "\n)"
+		}
+		var n int
+		err := c.b.db.QueryRowContext(ctx, "SELECT count(*) FROM ("+waiting+" LIMIT 1000) WHERE NOT ("+condition+")").Scan(&n)
+		if !d.failed("rows", err) && n > 0 {
+			d.findings = append(d.findings, projection.Ended(strconv.Itoa(n), table, condition))
 		}
 	}
 }

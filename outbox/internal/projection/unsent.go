@@ -35,6 +35,14 @@ func Marked(rows, table, condition string) buffer.Finding {
 	}
 }
 
+// Ended is the finding about rows that wait and look as if they had been given up or withdrawn: those for which a condition does not hold.
+func Ended(rows, table, condition string) buffer.Finding {
+	return buffer.Finding{
+		Level: buffer.LevelWarning, Subject: "rows", Text: "rows of table " + table + " wait that look as if they had been given up or withdrawn (" + rows + " of the first 1000: NOT " + condition + "); the relay sends them",
+		Fix: "if they are no events, add to source.where: " + condition,
+	}
+}
+
 // Early is the finding about rows that wait and would be sent before the time in a column.
 func Early(rows, table, column, fix string) buffer.Finding {
 	return buffer.Finding{

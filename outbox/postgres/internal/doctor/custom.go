@@ -43,6 +43,7 @@ func (d *diagnosis) custom(ctx context.Context, events catalog.Table) {
 		d.sentBefore(ctx, events)
 	}
 	d.early(ctx, events)
+	d.ended(ctx, events)
 	d.projection(ctx)
 }
 
@@ -52,16 +53,63 @@ func (d *diagnosis) sentBefore(ctx context.Context, events catalog.Table) {
 		if !buffer.LooksMark(c) {
 			continue
 		}
-		condition := pg.Quote(c) + " IS NOT NULL"
-		if oid := events.OID(c); oid != pg.OIDTimestamptz && oid != pg.OIDTimestamp {
+		condition, counted := pg.Quote(c)+" IS NOT NULL", ""
+		if oid := events.OID(c); oid == pg.OIDTimestamptz || oid == pg.OIDTimestamp || oid == oidDate {
+			counted = " AND NOT (" + alwaysSetSQL(events.Quoted, c) + ")"
+		} else {
 			condition = "lower(" + pg.Quote(c) + "::text) IN (" + projection.DoneValues + ")"
 		}
-		d.query(ctx, aboutCustom, "SELECT count(*)::text FROM (SELECT "+pg.Quote(c)+" FROM "+events.Quoted+" WHERE group_id IS NULL LIMIT 1000) waiting WHERE "+condition, func(v []string) {
+		d.query(ctx, aboutCustom, "SELECT count(*)::text FROM (SELECT "+pg.Quote(c)+" FROM "+events.Quoted+" WHERE group_id IS NULL LIMIT 1000) waiting WHERE "+condition+counted, func(v []string) {
 			if v[0] != "0" {
 				d.findings = append(d.findings, projection.Marked(v[0], events.Quoted, condition))
 			}
 		})
 	}
+}
+
+const oidBool, oidDate = 16, 1082
+
+// alwaysSetSQL is whether a column has a value before a row is sent: it is NOT NULL or has a DEFAULT.
+func alwaysSetSQL(table, column string) string {
+	return "SELECT attnotnull OR atthasdef FROM pg_catalog.pg_attribute WHERE attrelid = " + pg.Literal(table) + "::regclass AND attname = " + pg.Literal(column)
+}
+
+// ended adds rows that look as if they had been given up or withdrawn, among some of those that wait.
+func (d *diagnosis) ended(ctx context.Context, events catalog.Table) {
+	for _, c := range events.Columns {
+		if buffer.Suggests(c) != buffer.SuggestsEnd || strings.Contains(strings.ToLower(d.state.Custom.Where()), strings.ToLower(c)) {
+			continue
+		}
+		condition := pg.Quote(c) + " IS NULL"
+		counted := condition + " OR (" + alwaysSetSQL(events.Quoted, c) + ")"
+		switch events.OID(c) {
+		case pg.OIDTimestamptz, pg.OIDTimestamp, oidDate:
+		case oidBool:
+			condition = pg.Quote(c) + " IS NOT TRUE"
+			counted = condition
+		default:
+			continue
+		}
+		d.waiting(ctx, events, pg.Quote(c), "NOT ("+counted+")", func(n string) { d.findings = append(d.findings, projection.Ended(n, events.Quoted, condition)) })
+	}
+}
+
+// waiting passes how many of the first 1000 rows that wait meet a condition on a column, unless none does.
+func (d *diagnosis) waiting(ctx context.Context, events catalog.Table, column, condition string, found func(n string)) {
+	waiting := "SELECT " + column + " FROM " + events.Quoted + " e WHERE group_id IS NULL"
+	if where := d.state.Custom.Where(); where != "" {
+		waiting += " AND (\n" + where + "\n)"
+	}
+	err := d.DB.RoundTrip(ctx, []pg.Step{pg.ReadTx(pg.BulkTimeout), {
+		SQL: "SELECT count(*)::text FROM (" + waiting + " LIMIT 1000) waiting WHERE " + condition, Args: []string{uuid.Nil.String()}, UserSQL: true,
+		Row: func(v [][]byte) error {
+			if n := string(v[0]); n != "0" {
+				found(n)
+			}
+			return nil
+		},
+	}})
+	d.failed(aboutCustom, err)
 }
 
 // early adds rows that are sent before the time in a column whose name suggests that they must not be, among some of those that wait.
@@ -80,20 +128,7 @@ func (d *diagnosis) early(ctx context.Context, events catalog.Table) {
 		default:
 			continue
 		}
-		waiting := "SELECT " + pg.Quote(c) + " AS due FROM " + events.Quoted + " e WHERE group_id IS NULL"
-		if where != "" {
-			waiting += " AND (\n" + where + "\n)"
-		}
-		err := d.DB.RoundTrip(ctx, []pg.Step{pg.ReadTx(pg.BulkTimeout), {
-			SQL: "SELECT count(*)::text FROM (" + waiting + " LIMIT 1000) waiting WHERE due > " + now, Args: []string{uuid.Nil.String()}, UserSQL: true,
-			Row: func(v [][]byte) error {
-				if n := string(v[0]); n != "0" {
-					d.findings = append(d.findings, projection.Early(n, events.Quoted, c, fix))
-				}
-				return nil
-			},
-		}})
-		d.failed(aboutCustom, err)
+		d.waiting(ctx, events, pg.Quote(c), pg.Quote(c)+" > "+now, func(n string) { d.findings = append(d.findings, projection.Early(n, events.Quoted, c, fix)) })
 	}
 }
 

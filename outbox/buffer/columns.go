@@ -1,0 +1,69 @@
+package buffer
+
+import (
+	"regexp"
+	"strings"
+	"unicode"
+)
+
+// Suggestion is what the name of a column of a custom table suggests.
+type Suggestion int
+
+// The suggestions. init and doctor use the same ones.
+const (
+	// SuggestsNothing is any other name.
+	SuggestsNothing Suggestion = iota
+	// SuggestsMark is a column that a loop marks rows with that it has sent, such as processed_at.
+	SuggestsMark
+	// SuggestsOutcome is a mark or what happened to the subject of the row, such as published_at.
+	SuggestsOutcome
+	// SuggestsState is a column whose values say what became of the row, such as status.
+	SuggestsState
+	// SuggestsEnd is a column of rows that were given up or withdrawn, such as failed_at or is_deleted.
+	SuggestsEnd
+	// SuggestsDelay is a time before which a row must not be sent, such as run_at.
+	SuggestsDelay
+)
+
+// suggestions are names in lower case, without separators.
+var suggestions = []struct {
+	what  Suggestion
+	names *regexp.Regexp
+}{
+	{SuggestsMark, done("sent", "processed", "dispatched", "handled", "relayed", "forwarded", "pushed", "synced", "synchronized", "synchronised", "exported", "consumed",
+		"acked", "acknowledged", "transmitted")},
+	{SuggestsOutcome, done("published", "delivered", "completed", "finished", "done", "shipped", "posted", "executed", "fulfilled")},
+	{SuggestsEnd, done("failed", "cancelled", "canceled", "deleted", "discarded", "abandoned", "rejected", "skipped", "aborted")},
+	{SuggestsState, regexp.MustCompile(`^(status|state)$`)},
+	{SuggestsDelay, regexp.MustCompile(`^(available|run|send|deliver|scheduled|visible|nextattempt|nextretry|nexttry|nextrun|retry)at(utc)?$|^scheduledfor$|^notbefore$`)},
+}
+
+// done matches names such as sent, sent_at, SentOnUtc, date_sent and is_sent.
+func done(verbs ...string) *regexp.Regexp {
+	return regexp.MustCompile(`^(is|was|last|date)?(` + strings.Join(verbs, "|") + `)(at|on|date|datetime|time|timestamp|ts|utc)*$`)
+}
+
+// Suggests returns what the name of a column suggests, whether it is written sent_at, sentAt or SENTAT.
+func Suggests(column string) Suggestion {
+	name := strings.Map(func(c rune) rune {
+		if unicode.IsLetter(c) {
+			return unicode.ToLower(c)
+		}
+		return -1
+	}, column)
+	for _, s := range suggestions {
+		if s.names.MatchString(name) {
+			return s.what
+		}
+	}
+	return SuggestsNothing
+}
+
+// LooksMark reports whether the name of a column suggests that a loop marks the rows with it that it has sent, such as processed_at or status.
+func LooksMark(column string) bool {
+	s := Suggests(column)
+	return s == SuggestsMark || s == SuggestsOutcome || s == SuggestsState
+}
+
+// LooksDelay reports whether the name of a column suggests that a row must not be sent before the time in it, such as run_at or scheduledFor.
+func LooksDelay(column string) bool { return Suggests(column) == SuggestsDelay }
