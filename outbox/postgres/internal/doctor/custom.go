@@ -90,12 +90,12 @@ func (d *diagnosis) ended(ctx context.Context, events catalog.Table) {
 		default:
 			continue
 		}
-		d.waiting(ctx, events, pg.Quote(c), "NOT ("+counted+")", func(n string) { d.findings = append(d.findings, projection.Ended(n, events.Quoted, condition)) })
+		d.countWaiting(ctx, events, pg.Quote(c), "NOT ("+counted+")", func(n string) { d.findings = append(d.findings, projection.Ended(n, events.Quoted, condition)) })
 	}
 }
 
-// waiting passes how many of the first 1000 rows that wait meet a condition on a column, unless none does.
-func (d *diagnosis) waiting(ctx context.Context, events catalog.Table, column, condition string, found func(n string)) {
+// countWaiting passes how many of the first 1000 rows that wait meet a condition on a column, unless none does.
+func (d *diagnosis) countWaiting(ctx context.Context, events catalog.Table, column, condition string, found func(n string)) {
 	waiting := "SELECT " + column + " FROM " + events.Quoted + " e WHERE group_id IS NULL"
 	if where := d.state.Custom.Where(); where != "" {
 		waiting += " AND (\n" + where + "\n)"
@@ -128,7 +128,7 @@ func (d *diagnosis) early(ctx context.Context, events catalog.Table) {
 		default:
 			continue
 		}
-		d.waiting(ctx, events, pg.Quote(c), pg.Quote(c)+" > "+now, func(n string) { d.findings = append(d.findings, projection.Early(n, events.Quoted, c, fix)) })
+		d.countWaiting(ctx, events, pg.Quote(c), pg.Quote(c)+" > "+now, func(n string) { d.findings = append(d.findings, projection.Early(n, events.Quoted, c, fix)) })
 	}
 }
 
