@@ -73,6 +73,9 @@ func TestInit_Marks(t *testing.T) {
 				t.Errorf("init writes\n%s", text)
 			}
 			do(t, db.env, "migrate", "-c", path).want(t, 0, ": applied ", "")
+			if strings.HasPrefix(c.column, "next_attempt_at") { // init prints it
+				db.exec("CREATE INDEX ON order_events (next_attempt_at) WHERE next_attempt_at IS NOT NULL")
+			}
 			do(t, db.env, "doctor", "-c", path).want(t, 0, "\n0 problems, ", "")
 		})
 	}
