@@ -2,8 +2,10 @@ package delivery
 
 import (
 	"fmt"
+	"hash/maphash"
 	"math"
 	"math/bits"
+	"slices"
 	"sync"
 	"time"
 
@@ -67,8 +69,9 @@ type refusal struct {
 	// sibling is the other half of the batch that was halved; lastLeft: it was accepted, so the bad event is in this one.
 	sibling  uuid.UUID
 	lastLeft bool
-	// answer is what the sink said of this batch, which is held; nil: it is asked again.
+	// answer is what the sink said of this batch, which is held; nil: it is asked again. sum is that of the contents of which it said so.
 	answer *result
+	sum    uint64
 }
 
 const (
@@ -239,7 +242,7 @@ func (d *refusals) remember(l *buffer.Lease, r *result, outcomes []buffer.Outcom
 		case isHeld(o):
 			part := refusal{at: now, root: root, held: true, alone: l.Len() == 1 || r.each != nil || r.split != nil}
 			if o.GroupID != l.GroupID && !began.Before(d.doubtedAt) {
-				part.answer = r.of(l, o.IDs)
+				part.answer, part.sum = r.of(l, o.IDs), sumOf(l, o.IDs)
 			}
 			if other, ok := d.batches[was.sibling]; ok && len(outcomes) == 1 {
 				other.sibling = o.GroupID
@@ -283,12 +286,41 @@ func (d *refusals) decided(l *buffer.Lease) *result {
 	switch {
 	case one.answer == nil, one.answer.each != nil && len(one.answer.each) != len(l.Events):
 		return nil
+	case one.sum != sumOf(l, nil): // somebody has repaired a row
+		return nil
 	case one.lastLeft, !d.acceptedAt.Before(one.at):
 		r := *one.answer
 		r.others = true
 		return &r
 	}
 	return nil
+}
+
+var sumSeed = maphash.MakeSeed()
+
+// sumOf returns a hash of what is sent of events of a batch, nil for all: a custom table is projected again at each attempt.
+func sumOf(l *buffer.Lease, ids []int64) uint64 {
+	var h maphash.Hash
+	h.SetSeed(sumSeed)
+	part := func(text []byte) {
+		maphash.WriteComparable(&h, len(text))
+		_, _ = h.Write(text) // never fails
+	}
+	for i := range l.Events {
+		e := &l.Events[i]
+		if ids != nil && !slices.Contains(ids, e.ID) {
+			continue
+		}
+		maphash.WriteComparable(&h, e.ID)
+		maphash.WriteComparable(&h, e.Key == nil)
+		if e.Key != nil {
+			part([]byte(*e.Key))
+		}
+		part([]byte(e.Topic))
+		part(e.Payload)
+		part(e.Headers)
+	}
+	return h.Sum64()
 }
 
 // onlyAsWhole reports whether each refusal of the batch was one of the whole batch, as far as this process knows. None of its events was

@@ -735,6 +735,33 @@ func TestRefusal(t *testing.T) {
 		expect(t, "delivered", len(l.delivered), 4)
 	})
 
+	// A row of a custom table that was repaired while its event was held is sent as it is now, not buried for what it was.
+	run("OfWhatWasRepairedIsAskedAgain", func(t *testing.T) {
+		bad := true
+		l := newLedger(nil, func(ids []int64) error {
+			if bad && slices.Contains(ids, 1) {
+				return sink.Permanent(errBad)
+			}
+			return nil
+		})
+		l.put(1)
+		l.drain(t)
+		if len(l.batches) != 1 || !l.batches[0].held {
+			t.Fatal("the event is not held")
+		}
+		bad = false
+		l.batches[0].Events[0].Payload = []byte(`{"repaired": true}`)
+		l.put(2)
+		l.drain(t)
+		for len(l.batches) > 0 {
+			l.wait()
+			l.drain(t)
+		}
+		slices.Sort(l.delivered)
+		expect(t, "delivered", fmt.Sprint(l.delivered, l.dead), "[1 2] []")
+		expect(t, "requests for the event", l.requests[1], 2)
+	})
+
 	run("AloneBeforeASuccess", func(t *testing.T) {
 		l := newLedger(nil, func(ids []int64) error {
 			if ids[0] == 2 {

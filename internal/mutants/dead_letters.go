@@ -73,6 +73,13 @@ var deadLetterMutants = []mutant{
 		pkg:  "./pipeline", test: "TestHealth_Stalled",
 	},
 	{
+		name: "a repaired event is buried for what it was",
+		file: "delivery/refusals.go",
+		old:  "	case one.sum != sumOf(l, nil):",
+		new:  "	case false:",
+		pkg:  "./delivery", test: "TestRefusal",
+	},
+	{
 		name: "a sink that refuses everything is asked about every event",
 		file: "delivery/refusals.go",
 		old:  "		hold = d.path != l.GroupID\n",
