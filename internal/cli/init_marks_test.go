@@ -25,7 +25,8 @@ func TestInit_Marks(t *testing.T) {
 	}{
 		".NET": {
 			false, `"OutboxMessages"`, `"Type" text, "Content" text, "OccurredOnUtc" timestamptz, "ProcessedOnUtc" timestamptz`, `'"ProcessedOnUtc" IS NULL'`,
-			[]string{guess + "ProcessedOnUtc. If it says something else, remove where, done and mark"}, "ProcessedOnUtc?",
+			[]string{guess + "ProcessedOnUtc. If it says something else, remove where, done and mark"},
+			"ProcessedOnUtc?",
 		},
 		"folded":         {false, "outboxmessages", "processedonutc timestamptz", "'processedonutc IS NULL'", nil, loop},
 		"date":           {false, "order_events", "sent_on date", "'sent_on IS NULL'", nil, loop},
@@ -38,7 +39,8 @@ func TestInit_Marks(t *testing.T) {
 		"status of text": {false, "order_events", "status text", "", []string{"where: 'status = ''new''' done: mark mark: {status: '''sent'''}"}, guess},
 		"ends": {
 			false, "jobs_outbox", "published_at timestamptz, failed_at timestamptz, is_deleted boolean, deleted_by text", "'published_at IS NULL'",
-			[]string{"rows with failed_at or is_deleted" + ended, "where: 'published_at IS NULL AND failed_at IS NULL AND is_deleted IS NOT TRUE'"}, "deleted_by or",
+			[]string{"rows with failed_at or is_deleted" + ended, "where: 'published_at IS NULL AND failed_at IS NULL AND is_deleted IS NOT TRUE'"},
+			"deleted_by or",
 		},
 		"next attempt":      {false, "order_events", "next_attempt_at timestamptz", "", []string{"No row is sent before the time in next_attempt_at"}, loop},
 		"SQLite":            {true, "order_events", "handledOn TEXT, cancelled INTEGER DEFAULT 0", "'handledOn IS NULL'", []string{"rows with cancelled" + ended}, loop},
