@@ -41,8 +41,6 @@ type refusals struct {
 	batches    map[uuid.UUID]refusal
 	path       uuid.UUID // the batch to be halved; zero: none
 	pathAt     time.Time // when it was last refused or divided
-	pathRoot   uuid.UUID // the batch that it was a part of at first
-	splitAt    time.Time // when a refused batch was last halved
 	pathSent   bool      // its send is under way
 	alone      bool      // an event alone is among those refused
 	enough     int       // so many refusals in a row make it clear
@@ -77,8 +75,6 @@ type refusal struct {
 const (
 	// pathLost is how long the search waits for the batch to be halved, which an outage or another process may keep.
 	pathLost = 15 * time.Second
-	// splitLately is how long after a refused batch was halved others of its parts are expected to be due.
-	splitLately = 15 * time.Second
 	// acceptedLately: a sink that accepted an event since then is not said to refuse every event. That its key expired is not excluded.
 	acceptedLately = time.Minute
 )
@@ -142,11 +138,10 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 	if before.lastLeft || known && !d.acceptedAt.Before(before.at) && (!alone || before.alone) {
 		return true, false, false
 	}
-	root := before.rootOf(l)
 	if d.row++; d.row == 1 {
-		d.rowSince, d.rowOf = now, root
+		d.rowSince, d.rowOf = now, before.rootOf(l)
 	}
-	d.several = d.several || d.rowOf != root
+	d.several = d.several || d.rowOf != before.rootOf(l)
 	d.events.add(l)
 	d.last = why
 	switch {
@@ -155,8 +150,7 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 	case maybeSent(l):
 		hold = true
 	case d.path == uuid.Nil, d.path != l.GroupID && !d.alone && !d.pathSent && now.Sub(d.pathAt) > pathLost:
-		d.path, d.pathAt, d.pathRoot, d.enough = l.GroupID, now, root, max(d.enough, 2*bits.Len(uint(n-1))+1)
-	case d.refusing && d.hasAcceptedLately(): // sent again as it is, it would not end the pause
+		d.path, d.pathAt, d.enough = l.GroupID, now, max(d.enough, 2*bits.Len(uint(n-1))+1)
 	default:
 		hold = d.path != l.GroupID
 	}
@@ -170,11 +164,7 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 	if every := d.several && d.events.many(); d.refusing && every && !d.saidEvery {
 		d.saidEvery, began = true, true
 	}
-	switch {
-	case !d.paused():
-	case !d.refusing && root == d.pathRoot: // the search needs its requests in any case
-		d.tries.now()
-	default:
+	if d.paused() {
 		d.tries.refused(now)
 	}
 	return false, hold, began
@@ -189,28 +179,6 @@ func (d *refusals) takesAll() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return !d.paused()
-}
-
-// dueFirst reports whether due batches go before fresh ones: the sink refuses some, and they are halved. Their parts end the search, or are decided on and
-// leave room. A sink that has accepted nothing for a minute gets both in turn.
-func (d *refusals) dueFirst() bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.splits()
-}
-
-func (d *refusals) splits() bool {
-	return (!d.refusing || d.hasAcceptedLately()) && (d.path != uuid.Nil || time.Since(d.splitAt) < splitLately)
-}
-
-func (d *refusals) hasAcceptedLately() bool { return time.Since(d.acceptedAt) < acceptedLately }
-
-// takesNewest reports whether the newest and smallest batch is taken over (buffer.DueNewest), and not the one that has been due longest; turn: it would be its
-// turn. So refused batches are halved to the end, one after the other. The search always does, because its own parts come first in that order.
-func (d *refusals) takesNewest(turn bool) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.paused() && !d.refusing || turn && (d.refusing || d.splits())
 }
 
 // rootOf returns the batch that this one was a part of at first.
@@ -256,7 +224,7 @@ func (d *refusals) remember(l *buffer.Lease, r *result, outcomes []buffer.Outcom
 			if r.split == nil && len(outcomes) == 2 {
 				half.sibling = outcomes[1-i].GroupID
 			}
-			d.batches[o.GroupID], d.splitAt = half, now
+			d.batches[o.GroupID] = half
 			if i == 0 && d.path == l.GroupID {
 				d.path, d.pathAt = o.GroupID, now
 			}
@@ -406,7 +374,7 @@ func (d *refusals) err() error {
 func (d *refusals) refuses() (what string, others bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.what(), !d.several || !d.events.many() || d.hasAcceptedLately()
+	return d.what(), !d.several || !d.events.many() || time.Since(d.acceptedAt) < acceptedLately
 }
 
 func (d *refusals) what() string {
@@ -417,7 +385,7 @@ func (d *refusals) what() string {
 	case !d.several: // as after the replay of bad events
 		return "the events of one batch" + noOther
 	}
-	if d.hasAcceptedLately() {
+	if time.Since(d.acceptedAt) < acceptedLately {
 		return "many events, and accepted others less than a minute ago"
 	}
 	return "every event"

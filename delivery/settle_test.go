@@ -970,15 +970,3 @@ func TestWork_RefusedDeadLetter(t *testing.T) {
 		})
 	}
 }
-
-func TestReport_Unsettled(t *testing.T) {
-	t.Parallel()
-	b := newHarness(nil)
-	done, err := b.Work(t.Context(), t.Context(), batchOf(1), nil, nil)
-	expectError(t, err, nil)
-	expect(t, "unsettled", done.Unsettled, false)
-	b.answer(errDown)
-	done, err = b.Work(lost(t), t.Context(), batchOf(1), nil, nil)
-	expectError(t, err, buffer.ErrLeaseLost)
-	expect(t, "unsettled without a lease", done.Unsettled, true)
-}

@@ -4,7 +4,7 @@ import "time"
 
 // tries paces those of a sink that refuses everything, as far as this process knows: one batch at a time is sent, so seldom that a wrong key
 // costs it few requests. Which one it is matters: a burst of bad events may fill hundreds of batches ahead of the next good event. So due batches take turns,
-// the newest and smallest (buffer.DueNewest) and the oldest, with fresh events, of which the nth try passes over 2^n-1 batches: they are claimed and put back to wait,
+// the newest and the oldest (buffer.DueNewest), with fresh events, of which the nth try passes over 2^n-1 batches: they are claimed and put back to wait,
 // unsent, and no attempt is counted. A step that doubles finds the end of a burst after a logarithm of its length (Bentley and Yao, An almost optimal
 // algorithm for unbounded searching, 1976).
 //

@@ -117,8 +117,6 @@ type Report struct {
 	DueIn   time.Duration
 	// PassedOver: it was not sent, because a batch behind it is tried.
 	PassedOver bool
-	// Unsettled: what became of it is not written down, so its lease brings it back.
-	Unsettled bool
 	// Sent and Settled are how long the Send and the settle took; 0 if there was none.
 	Sent, Settled time.Duration
 	// Answer is what the Send said of the limits on batches.
@@ -156,7 +154,6 @@ func (w *Worker) Work(leaseCtx, stop context.Context, l *buffer.Lease, slot Acqu
 		return err
 	})
 	LogPanic(leaseCtx, w.config.Log, "the work on a batch", err, "group_id", l.GroupID)
-	r.Unsettled = err != nil
 	return r, err
 }
 
@@ -442,12 +439,6 @@ func (w *Worker) ProbesDue(deferred []string) []string { return w.breakers.probe
 
 // Refusal is why the sink is taken to refuse everything; nil if it is not.
 func (w *Worker) Refusal() error { return w.refusals.err() }
-
-// DueFirst reports whether due batches should be sent before fresh ones are claimed: the sink refuses some as a whole, and their parts are due.
-func (w *Worker) DueFirst() bool { return w.refusals.dueFirst() }
-
-// TakesNewest reports whether buffer.DueNewest is taken over, because the sink refuses batches. turn: it is the turn of the newest.
-func (w *Worker) TakesNewest(turn bool) bool { return w.refusals.takesNewest(turn) }
 
 // HoldsBad reports whether batches wait because of their own data, as far as this process knows, and not for a sink that is away: the projection
 // fails for each of their events, and none has shown since that it works for others; or the sink refused them, and they are tried again.

@@ -67,9 +67,6 @@ type Config struct {
 	// ProbeFull reports whether a batch is claimed from time to time although MaxWaiting batches wait (see Probe). What waits fails for its own
 	// data, it seems, and only another batch can show that. nil: never.
 	ProbeFull func() bool
-	// DueFirst reports whether due batches go before fresh ones, which are then claimed from time to time only (see Probe), as long as any is due. nil: they
-	// share the workers. It must be quick.
-	DueFirst func() bool
 	// Limits returns how many events a batch may hold now, and how many tickets may be out: at most BatchSize
 	// and Workers. It must be quick. A higher limit takes effect with the next report.
 	Limits func() (batchSize, tickets int)
@@ -115,12 +112,10 @@ type Distributor struct {
 	due           int           // batches known to be due
 	dueOut        int           // due tickets issued
 	dueLast       bool          // the last ticket was for a due batch, a suspect too
-	dueRow        int           // due tickets since the last one for fresh events
 	suspects      int           // known to be due
 	suspectOut    bool          // a ticket for one was issued
 	suspectLast   bool          // the last ticket was for one
 	newest        bool          // the last ticket for a due batch, as a probe, was for the newest
-	dueTickets    int           // counts those for due batches, up to oldestTurn
 	probeOut      time.Time     // when the only ticket that Allow lets out was issued; zero: it came back
 	waiting       int           // batches that wait, or wait for their delete, as last counted
 	schedNext     time.Time     // the next distribution; zero: never
@@ -132,7 +127,6 @@ type Distributor struct {
 	recount       bool          // was asked for since it began
 	failing       bool          // the last count failed
 	probe         Probe         // the claims although MaxWaiting batches wait
-	behindDue     Probe         // the claims although due batches go first
 	backpressured time.Time     // when MaxWaiting last stopped the claiming; zero: claiming resumed, and that was logged
 
 	wakeState

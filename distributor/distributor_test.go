@@ -3,7 +3,6 @@ package distributor_test
 import (
 	"context"
 	"errors"
-	"math"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -220,75 +219,6 @@ func TestTickets_DueBatchesGetHalfOfTheWorkers(t *testing.T) {
 	}
 }
 
-// While due batches go first, fresh ones are claimed after 5, 10, 20, 30 seconds, or at once after one that was delivered; of probes, every fourth.
-func TestTickets_DueFirst(t *testing.T) {
-	t.Parallel()
-	for allowed, wantFresh := range map[int]int{math.MaxInt: 4, 1: 15} {
-		synctest.Test(t, func(t *testing.T) {
-			first := true
-			b := start(t, "@every 1s", &fakeBuffer{}, func(c *distributor.Config) {
-				c.Workers, c.MaxBatches, c.Eager = 4, 1000, true
-				c.Allow = func(context.Context) int { return allowed }
-				c.DueFirst = func() bool { return first }
-			})
-			defer b.stop()
-			waitUntil(500 * time.Millisecond)
-			b.buffer.set(func(b *fakeBuffer) { b.unclaimed, b.due = 1000, 1000 })
-			fresh := func(until int, putBack bool) (n, due int) {
-				for second := int(time.Since(midnight) / time.Second); second < until; second++ {
-					waitUntil(time.Duration(second+1)*time.Second + time.Second/2)
-					for _, ticket := range b.issued() {
-						if ticket.Due {
-							due++
-						} else {
-							n++
-						}
-						b.Done(distributor.Report{Ticket: ticket, Events: 10, Full: true, PutBack: putBack, DueIn: time.Minute})
-					}
-				}
-				return n, due
-			}
-			if n, due := fresh(60, true); n < wantFresh-1 || n > wantFresh+1 || due < 60-n-2 {
-				t.Errorf("allowed %d: %d fresh and %d due tickets in a minute; want about %d fresh ones", allowed, n, due, wantFresh)
-			}
-			if n, _ := fresh(180, false); n < wantFresh*2-2 || allowed > 1 && n < 60 {
-				t.Errorf("allowed %d: %d fresh tickets in two minutes, while they are delivered", allowed, n)
-			}
-			first = false
-			if n, due := fresh(240, true); n < 25 || due < 25 {
-				t.Errorf("allowed %d: %d fresh and %d due tickets in a minute; want them in turn", allowed, n, due)
-			}
-		})
-	}
-}
-
-// What is put back due at once needs no count to be taken over, ahead of fresh events.
-func TestTickets_DueAtOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := start(t, "@every 1s", &fakeBuffer{unclaimed: 1000, takes: 10 * time.Second}, func(c *distributor.Config) {
-			c.Workers, c.Eager, c.DueFirst = 1, true, func() bool { return true }
-		})
-		defer b.stop()
-		var ticket distributor.Ticket
-		for at := range 60 {
-			waitUntil(time.Duration(at) * time.Second)
-			if out := b.issued(); len(out) > 0 {
-				ticket = out[0]
-				break
-			}
-		}
-		expect(t, "a due ticket before any is", ticket.Due, false)
-		for _, want := range []int{0, 1} { // the first fresh one behind due ones is not put off
-			b.Done(distributor.Report{Ticket: ticket, Events: 10, Full: true, PutBack: true})
-			out := b.issued()
-			expect(t, "tickets", len(out), 1)
-			expect(t, "of them due", dueOf(out), want)
-			ticket = out[0]
-		}
-	})
-}
-
 func TestTickets_OneWorkerTakesTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -414,20 +344,8 @@ func TestBackpressure_Probes(t *testing.T) {
 		if total < 11 || total > 12 { // at 0, 5, 15, 35, 65, 95, ...
 			t.Errorf("%d probes in five minutes", total)
 		}
-		// Nor is one that is not settled followed by another at once.
-		waitUntil(394 * time.Second)
-		unsettled := 0
-		for range 50 {
-			for _, ticket := range b.issued() {
-				unsettled++
-				b.Done(distributor.Report{Ticket: ticket, Events: 10, Full: true, Unsettled: true})
-			}
-		}
-		if unsettled > 1 {
-			t.Errorf("%d probes that are not settled, at once", unsettled)
-		}
 		// One that is delivered is followed by the next at once, until another one has to wait.
-		waitUntil(425 * time.Second)
+		waitUntil(395 * time.Second)
 		delivered := 0
 		for range 50 {
 			for _, ticket := range b.issued() {
@@ -438,12 +356,12 @@ func TestBackpressure_Probes(t *testing.T) {
 		if delivered < 40 {
 			t.Errorf("%d probes that were delivered, of 50", delivered)
 		}
-		waitUntil(426 * time.Second)
+		waitUntil(396 * time.Second)
 		expect(t, "a probe that has to wait", claimed(), 1)
-		waitUntil(428 * time.Second)
+		waitUntil(398 * time.Second)
 		expect(t, "another one soon after it", claimed(), 0)
 		b.buffer.set(func(b *fakeBuffer) { b.waiting = 2 })
-		waitUntil(434 * time.Second)
+		waitUntil(404 * time.Second)
 		if claimed() == 0 {
 			t.Error("nothing is claimed when fewer wait")
 		}

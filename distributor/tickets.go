@@ -40,8 +40,6 @@ type Report struct {
 	DueIn   time.Duration
 	// PassedOver: it was put back unsent, so that the next fresh batch can be tried.
 	PassedOver bool
-	// Unsettled: what became of the batch is not written down; it is put back when its lease is over.
-	Unsettled bool
 	// Took is how long the claim took.
 	Took time.Duration
 	// Err: claiming failed; nothing is known of the backlog.
@@ -50,10 +48,6 @@ type Report struct {
 
 // So many batches may wait as are passed over: maxPassed times MaxWaiting, and beyondSmall more where that is little.
 const maxPassed, beyondSmall = 8, 128
-
-// While due batches go first, every oldestTurn-th of them is the one that has been due longest, and after freshTurn probes of due batches follows one of fresh
-// events.
-const oldestTurn, freshTurn = 8, 3
 
 // maxProbeOut is how long the only ticket that Allow lets out keeps others from being issued.
 const maxProbeOut = time.Second
@@ -82,21 +76,6 @@ func (d *Distributor) hasTickets() bool { return d.uncovered > 0 && d.left > 0 }
 // full reports whether too many batches wait to claim more.
 func (d *Distributor) full() bool { return d.waiting >= d.config.MaxWaiting }
 
-// isDueFirst reports whether fresh batches are claimed from time to time only, because due ones go before them.
-func (d *Distributor) isDueFirst() bool {
-	return d.due > 0 && d.config.DueFirst != nil && d.config.DueFirst()
-}
-
-// takesNewest reports whether the next ticket for a due batch is for the newest: every second one for a probe, and all but every oldestTurn-th while due batches go
-// first, so that refused batches are halved to the end, one after the other.
-func (d *Distributor) takesNewest(allowed int, dueFirst bool) bool {
-	if allowed == 1 && !dueFirst {
-		return !d.newest
-	}
-	d.dueTickets = (d.dueTickets + 1) % oldestTurn
-	return dueFirst && d.dueTickets != 0
-}
-
 // issueTickets gives tickets to free workers.
 func (d *Distributor) issueTickets(ctx context.Context) {
 	if !d.canIssue() || time.Now().Before(d.backoffUntil) || time.Since(d.probeOut) < maxProbeOut {
@@ -117,16 +96,7 @@ func (d *Distributor) issueTickets(ctx context.Context) {
 		if allowed == 1 || tickets == 1 { // a claim that may find nothing is no probe
 			dueTurn = !d.dueLast || !d.hasTickets()
 		}
-		fresh, dueFirst := d.canClaim(), d.isDueFirst()
-		if dueFirst {
-			mayClaim := d.behindDue.Due(time.Now())
-			if allowed == 1 {
-				mayClaim = d.dueRow >= freshTurn
-			}
-			fresh = fresh && mayClaim
-			dueTurn = !fresh
-		}
-		switch {
+		switch fresh := d.canClaim(); {
 		// A suspect is no probe, and takes turns with others, if there are any.
 		case d.canSuspect() && (d.due == 0 && !fresh || allowed > 1 && (tickets > 1 || !d.suspectLast)):
 			d.suspects--
@@ -135,14 +105,11 @@ func (d *Distributor) issueTickets(ctx context.Context) {
 		case d.due > 0 && (dueTurn || !fresh):
 			d.due--
 			d.dueOut++
-			d.newest = d.takesNewest(allowed, dueFirst)
+			d.newest = allowed == 1 && !d.newest
 			d.issue(Ticket{Due: true, Newest: d.newest, BatchSize: size, probe: allowed == 1})
 		case fresh:
 			if d.full() {
 				d.probe.Use(time.Now())
-			}
-			if dueFirst {
-				d.behindDue.Use(time.Now())
 			}
 			t := Ticket{BatchSize: size, distribution: noDistribution, probe: allowed == 1}
 			t.requested, t.notified = d.takeRequest(time.Now())
@@ -161,9 +128,6 @@ func (d *Distributor) issueTickets(ctx context.Context) {
 func (d *Distributor) issue(t Ticket) {
 	d.free--
 	d.dueLast, d.suspectLast = t.Due, t.Suspect
-	if d.dueRow++; !t.Due {
-		d.dueRow = 0
-	}
 	if t.probe {
 		d.probeOut = time.Now()
 	}
@@ -179,9 +143,6 @@ func (d *Distributor) report(r Report) {
 	if r.PutBack {
 		d.waiting++
 		d.dueBy(time.Now().Add(r.DueIn))
-		if r.DueIn <= 0 && d.config.DueFirst != nil && d.config.DueFirst() { // ahead of fresh ones, before a count
-			d.due++
-		}
 	}
 	if r.Err == nil {
 		d.nextBackoff = firstBackoff
@@ -191,9 +152,8 @@ func (d *Distributor) report(r Report) {
 	}
 	if !r.Ticket.Due {
 		// One that was delivered does not wait, so the next one need not either. One that was passed over is no probe yet.
-		if r.Events > 0 && !r.Unsettled && (!r.PutBack || r.PassedOver && d.waiting < maxPassed*d.config.MaxWaiting+beyondSmall) {
+		if r.Events > 0 && (!r.PutBack || r.PassedOver && d.waiting < maxPassed*d.config.MaxWaiting+beyondSmall) {
 			d.probe.Reset()
-			d.behindDue.Reset()
 		}
 		d.onClaim(r, time.Now())
 	}

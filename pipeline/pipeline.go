@@ -139,7 +139,7 @@ func (p *Pipeline) Run(ctx, stop context.Context) error {
 	d := distributor.New(p.buffer, distributor.Config{
 		Schedule: p.config.Schedule, Eager: !p.config.OnSchedule, Poll: p.config.Poll, Listener: p.config.Listener, IdlePoll: p.config.IdlePoll, Ordered: p.config.Ordered, BatchSize: p.config.BatchSize,
 		MaxBatches: p.config.MaxBatches, MaxWaiting: p.config.MaxWaiting, Workers: maxInFlight(p.config.Workers),
-		Limits: p.limiter.limits, Allow: p.pause.allow(p.worker.Allow), ProbeFull: p.worker.HoldsBad, DueFirst: p.worker.DueFirst, Observer: observer{p.config.Observer, p}, Log: p.config.Log,
+		Limits: p.limiter.limits, Allow: p.pause.allow(p.worker.Allow), ProbeFull: p.worker.HoldsBad, Observer: observer{p.config.Observer, p}, Log: p.config.Log,
 	})
 	c := claimer.New(p.buffer, claimer.Config{Lease: p.config.Lease, Log: p.config.Log})
 	var group errgroup.Group
@@ -266,7 +266,7 @@ func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket di
 	// Not ctx: a claim that a signal cuts off in mid-commit would stay there until its lease is over.
 	began := time.Now()
 	limit := p.limiter.fit(ticket.BatchSize)
-	ticket.Newest = p.worker.TakesNewest(ticket.Newest)
+	ticket.Newest = ticket.Newest && p.worker.Refusal() != nil // the search for a bad event goes on with its own parts
 	l, err := claim(stop, c, ticket, limit)
 	report.Took = time.Since(began)
 	if ticket.Due || ticket.Suspect { // it says nothing of claims, which may fail for a reason of their own
@@ -306,7 +306,7 @@ func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket di
 	defer end()
 	p.read(leaseCtx, c, l)
 	done, err := p.deliver(leaseCtx, stop, l, fresh, acquireSlot, leave)
-	report.PutBack, report.DueIn, report.PassedOver, report.Unsettled = done.PutBack, done.DueIn, done.PassedOver, done.Unsettled
+	report.PutBack, report.DueIn, report.PassedOver = done.PutBack, done.DueIn, done.PassedOver
 	return report, err
 }
 

@@ -115,8 +115,7 @@ const (
 	// DueSuspect is a batch that SuspectAfter owners in a row did not finish, so that its events may have killed
 	// them: its lease is over, or it is a retry with Outcome.UnfinishedLeases. It must be sent alone.
 	DueSuspect
-	// DueNewest is a batch like DueRetry: the one with the fewest events, where each refusal counts as twice as many, and of several such the one with the
-	// newest. An event alone that was refused comes last. Where order is kept, or more than a thousand are due, it may be another.
+	// DueNewest is a batch like DueRetry: of those that were refused least often, the one with the newest events. Where order is kept it may be any.
 	DueNewest
 )
 

@@ -114,12 +114,7 @@ WHERE group_id = coalesce(?4, (
     AND ` + suspectSQL + ` = ?5
   ORDER BY due_at LIMIT 1))` + takenSQL
 
-// takeOverNewestSQL takes over the batch of [buffer.DueNewest], among the thousand that became due last: the parts of a batch are due when it is halved.
-var takeOverNewestSQL = strings.Replace(takeOverSQL, "ORDER BY due_at", `AND due_at >= coalesce((
-      SELECT due_at FROM outbox_batches
-      WHERE buffer = ?3 AND sink = ?6 AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
-      ORDER BY due_at DESC LIMIT 1 OFFSET 999), '')
-  ORDER BY events = 1 AND attempts > 0, events << min(attempts, 30), last_id DESC`, 1)
+var takeOverNewestSQL = strings.Replace(takeOverSQL, "ORDER BY due_at", "ORDER BY attempts, last_id DESC", 1)
 
 // takenSQL are the columns that leased reads.
 const takenSQL = `

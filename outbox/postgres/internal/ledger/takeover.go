@@ -54,12 +54,8 @@ FROM taken t`
 
 const takeOverSQL = DueSQL + TakenSQL + NothingSQL
 
-// newestSQL finds the batch of [buffer.DueNewest] instead, among the thousand that became due last: the parts of a batch are due when it is halved.
-const newestSQL = `AND due_at >= coalesce((
-    SELECT due_at FROM outbox_batches
-    WHERE buffer = $1 AND sink = $6 AND due_at > $2::timestamptz AND due_at <= (SELECT clock_timestamp())
-    ORDER BY due_at DESC OFFSET 999 LIMIT 1), '-infinity')
-  ORDER BY events = 1 AND attempts > 0, events::bigint << least(attempts, 30), last_id DESC LIMIT 1`
+// newestSQL finds the batch of [buffer.DueNewest] instead.
+const newestSQL = `ORDER BY attempts, last_id DESC LIMIT 1`
 
 // DueEndingSQL is DueSQL for a batch of a dropped sink that nobody has leased, due or not.
 const DueEndingSQL = `
