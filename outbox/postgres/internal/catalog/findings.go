@@ -42,7 +42,7 @@ func (f *Findings) AddMissing(t Table, columns []string, privileges ...string) {
 	}
 	for _, c := range columns {
 		if name, _, _ := strings.Cut(c, " "); !t.Has(name) {
-			f.Add("table "+t.Quoted+" has no column "+name, "ALTER TABLE "+t.Quoted+" ADD COLUMN "+c)
+			f.Add("table "+t.Quoted+" has no column "+name, AddColumn(t.Quoted, c))
 		}
 	}
 	var denied []string
@@ -55,6 +55,18 @@ func (f *Findings) AddMissing(t Table, columns []string, privileges ...string) {
 		}
 	}
 	f.AddDenied("table "+t.Quoted, t.Quoted, t.Role, denied...)
+}
+
+// AddColumn returns the statement that adds a column, which is written as ALTER TABLE ADD COLUMN takes it. A default that is another one in each transaction is only
+// for rows that come later: one for those that are there would rewrite the table, and say of them what is not so.
+func AddColumn(table, column string) string {
+	const volatile = " DEFAULT pg_current_xact_id()"
+	plain, found := strings.CutSuffix(column, volatile)
+	add := "ALTER TABLE " + table + " ADD COLUMN " + plain
+	if name, _, _ := strings.Cut(column, " "); found {
+		add += "; ALTER TABLE " + table + " ALTER " + name + " SET" + volatile
+	}
+	return add
 }
 
 // AddJSONB adds that columns are jsonb, although a delivered or dead event may have JSON that jsonb refuses.

@@ -84,7 +84,7 @@ func addLacking(missing *catalog.Findings, table, quoted string, has []string) e
 	tables, err := Definitions()
 	for _, column := range tables[table].Columns {
 		if name, _, _ := strings.Cut(column, " "); !slices.Contains(has, name) {
-			missing.Add("table "+quoted+" has no column "+name+", and migrate does not change a table that exists", "ALTER TABLE "+quoted+" ADD COLUMN "+column)
+			missing.Add("table "+quoted+" has no column "+name+", and migrate does not change a table that exists", catalog.AddColumn(quoted, column))
 		}
 	}
 	return err
