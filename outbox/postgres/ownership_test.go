@@ -65,7 +65,7 @@ func TestOwnership(t *testing.T) {
 
 			r, err := b.Rename(t.Context(), "orders")
 			check(t, err)
-			testkit.Equal(t, "renamed", r, buffer.Renamed{Owner: true, Letters: 1})
+			testkit.Equal(t, "renamed", r, buffer.Renamed{Owner: true, Owns: true, Letters: 1})
 			if backlog, err := b.CountBacklog(t.Context(), 10); err != nil || backlog.Unclaimed != 2 || backlog.Due+backlog.Suspects != 1 {
 				t.Errorf("counted %+v, %v", backlog, err)
 			}
@@ -110,7 +110,7 @@ func TestOwnership_OrphanedLetters(t *testing.T) {
 	}
 	r, err := f.Buffer.Rename(t.Context(), "before")
 	check(t, err)
-	testkit.Equal(t, "renamed", r, buffer.Renamed{Letters: 1})
+	testkit.Equal(t, "renamed", r, buffer.Renamed{Owns: true, Letters: 1})
 	if n, err := f.Buffer.CountDead(t.Context(), buffer.DeadFilter{}); err != nil || n.Open != 1 {
 		t.Errorf("%+v, %v", n, err)
 	}

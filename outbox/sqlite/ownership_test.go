@@ -49,7 +49,7 @@ func TestOwnership(t *testing.T) {
 
 	r, err := b.Rename(t.Context(), "orders")
 	testkit.NoError(t, err)
-	testkit.Equal(t, "renamed", r, buffer.Renamed{Owner: true, Letters: 1})
+	testkit.Equal(t, "renamed", r, buffer.Renamed{Owner: true, Owns: true, Letters: 1})
 	testkit.Equal(t, "claimed", claim(t, b, 10).Len(), 2)
 	taken, err := testkit.TakeOver(t.Context(), b, time.Minute)
 	testkit.NoError(t, err)
@@ -82,7 +82,7 @@ func TestOwnership_OrphanedLetters(t *testing.T) {
 	}
 	r, err := b.Rename(t.Context(), "before")
 	testkit.NoError(t, err)
-	testkit.Equal(t, "renamed", r, buffer.Renamed{Letters: 1})
+	testkit.Equal(t, "renamed", r, buffer.Renamed{Owns: true, Letters: 1})
 	testkit.Equal(t, "warnings", len(b.Warnings(t.Context())), 0)
 }
 
