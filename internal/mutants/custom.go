@@ -59,6 +59,13 @@ var customMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestMark_SinksChanged/Integer",
 	},
 	{
+		name: "a row that changed, was read and changed back is marked, on SQLite",
+		file: "outbox/sqlite/custom_project.go",
+		old:  "if err == nil && len(changed) > 0 {",
+		new:  "if err == nil && len(changed) > 0 && batch == nil {",
+		pkg:  "./outbox/sqlite", test: "TestBuffer_MarkedTable$/mark/a_row_that_changed_and_changed_back",
+	},
+	{
 		name: "a dead letter that is replayed on SQLite is marked in any version",
 		file: "outbox/sqlite/custom_settle.go",
 		old:  "if accepted && err == nil {",

@@ -14,6 +14,7 @@ var markCases = []testCase{
 	{name: "mark/a row that changed since its claim is sent again", run: markChanged},
 	{name: "mark/a row that changed before its claim is marked", run: markChangedBefore},
 	{name: "mark/a row that changed before a take-over is sent again", run: markTakenOver},
+	{name: "mark/a row that changed and changed back after it was sent is sent again", run: markChangedBack},
 	{name: "mark/a row that changed before a part is read is sent again", run: markDivided},
 	{name: "mark/a row that changed after its delivery was recorded is sent again", run: markRecorded},
 	{name: "mark/a row that changed is a dead letter and is sent again", run: markDead},
@@ -92,6 +93,19 @@ func markTakenOver(t *testing.T, h Harness) {
 	change(t, f, "third", ids[1])
 	settle(t, f.Buffer, b, delivered())
 	sentAgain(t, f, "third", ids[1])
+}
+
+func markChangedBack(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	ids := f.Insert(t, orders(3)...)
+	b := claim(t, f.Buffer, 10)
+	was := b.Events[1].Topic
+	change(t, f, "changed", ids[1])
+	b = lose(t, f, b, f.Second(t))
+	equal(t, "topic that is sent", b.Events[1].Topic, "changed")
+	change(t, f, was, ids[1])
+	settle(t, f.Buffer, b, delivered())
+	sentAgain(t, f, was, ids[1])
 }
 
 func markDivided(t *testing.T, h Harness) {

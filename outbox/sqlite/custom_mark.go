@@ -21,6 +21,8 @@ import (
 // Only a row that is as it was when it was stamped is marked: every sink has read it after that. A row that the application has changed since may have been
 // read before. It only loses its stamp, and is sent again if it is an event. custom_version is the version of a row of custom_events: a hash of its values but
 // the stamp. A row without a stored version was stamped by an older relay, or by hand.
+//
+// A row may change, be read and sent so, and change back. So a read that finds another version stores a text, which no version equals.
 const (
 	// ?5 is the buffer.
 	isStampedVersionSQL = `coalesce((SELECT v.version FROM outbox_versions AS v WHERE v.buffer = ?5 AND v.event_id = custom_events.custom_id) = custom_version, TRUE)`
@@ -42,6 +44,14 @@ SELECT ?1, custom_id, custom_version FROM custom_events WHERE custom_id IN (SELE
 	noteStampedSQL = `
 INSERT OR REPLACE INTO outbox_versions (buffer, event_id, version)
 SELECT ?1, custom_id, custom_version FROM custom_events WHERE group_id = ?2`
+
+	changedSQL = `
+SELECT custom_id FROM custom_events
+WHERE group_id IS ?1 AND custom_id BETWEEN ?2 AND ?3
+  AND (?4 IS NULL OR custom_id IN (SELECT value FROM json_each(?4))) AND NOT ` + isStampedVersionSQL
+
+	noteChangedSQL = `
+UPDATE outbox_versions SET version = 'changed' WHERE buffer = ?1 AND event_id IN (SELECT value FROM json_each(?2))`
 
 	// Those of rows that keep their stamp stay.
 	forgetVersionsSQL = `
@@ -81,6 +91,24 @@ func (c *customTable) assignments() string {
 func (c *customTable) noteVersions(ctx context.Context, tx transaction, ids string) error {
 	_, err := tx.exec(ctx, noteVersionsSQL, c.b.config.Table, ids)
 	return err
+}
+
+// changed returns the events of a batch whose rows are not as they were when they were stamped.
+func (c *customTable) changed(ctx context.Context, tx transaction, batch *buffer.Lease) ([]int64, error) {
+	group, ids := batch.GroupID, any(nil)
+	if batch.ClaimID != uuid.Nil {
+		group, ids = batch.ClaimID, idset.JSONIDs(batch.IDs())
+	}
+	rows, err := tx.rows(ctx, changedSQL, tx.shape.stampOf(group), batch.FirstID, batch.LastID, ids, c.b.config.Table)
+	return db.Column[int64](rows, err)
+}
+
+// noteChanged keeps rows that were read in another version from being marked.
+func (c *customTable) noteChanged(ctx context.Context, ids []int64) error {
+	return c.b.write(ctx, "noting rows that have changed", func(tx transaction) error {
+		_, err := tx.exec(ctx, noteChangedSQL, c.b.config.Table, idset.JSONIDs(ids))
+		return err
+	})
 }
 
 // mark marks events of a batch instead of deleting them, and returns how many lost their stamp. A row that is an event in spite of its mark would be sent for ever.

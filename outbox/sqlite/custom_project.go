@@ -39,11 +39,22 @@ func (c *customTable) project(ctx context.Context, batch *buffer.Lease, limit ti
 	// The lease is not renewed before the batch is returned.
 	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
-	var read int
+	var (
+		read    int
+		changed []int64
+	)
 	err := c.b.begin(limited, c.reads, readOnly, func(tx transaction) (err error) {
+		if c.b.marks() && !batch.DeliveryRecorded() {
+			if changed, err = c.changed(limited, tx, batch); err != nil {
+				return err
+			}
+		}
 		read, err = c.projectIn(limited, tx, batch)
 		return err
 	})
+	if err == nil && len(changed) > 0 { // before they are sent
+		err = c.noteChanged(limited, changed)
+	}
 	switch {
 	case err == nil:
 	case errors.Is(err, buffer.ErrTooLarge) && batch.DeliveryRecorded(): // the rows are archived
