@@ -3,7 +3,6 @@ package delivery
 import (
 	"fmt"
 	"hash/maphash"
-	"math"
 	"math/bits"
 	"slices"
 	"sync"
@@ -39,6 +38,7 @@ type refusals struct {
 	saidEvery  bool      // began was reported of every event
 	doubtedAt  time.Time // when the sink last accepted an event after it had refused several batches
 	batches    map[uuid.UUID]refusal
+	search     search
 	path       uuid.UUID // the batch to be halved; zero: none
 	pathAt     time.Time // when it was last refused or divided
 	pathSent   bool      // its send is under way
@@ -84,6 +84,9 @@ const (
 func (d *refusals) accepted(l *buffer.Lease, all bool, began time.Time) (ended, release bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	if _, known := d.batches[l.GroupID]; !known && l.Attempts == 0 {
+		d.search.accepted()
+	}
 	changedMind := false // the sink refused exactly these events, and no bad one was among them
 	if half, ok := d.batches[l.GroupID]; ok && all {
 		changedMind = half.held && !half.lastLeft
@@ -134,6 +137,7 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 	now, n := time.Now(), l.Len()
 	before, known := d.batches[l.GroupID]
 	alone := n == 1 || named
+	d.search.refused(before.rootOf(l), n)
 	// Not the sibling of a bad event: the sink may have changed its mind while the batch was halved.
 	if before.lastLeft || known && !d.acceptedAt.Before(before.at) && (!alone || before.alone) {
 		return true, false, false
@@ -147,10 +151,15 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 	switch {
 	case alone:
 		d.alone, d.enough, hold = true, max(d.enough, openAfter), true
+		if l.Searched {
+			d.enough = max(d.enough, d.search.requests(n))
+		}
 	case maybeSent(l):
 		hold = true
+	case l.Searched: // all that is refused is halved
+		d.path, d.pathAt, d.enough = l.GroupID, now, max(d.enough, d.search.requests(n))
 	case d.path == uuid.Nil, d.path != l.GroupID && !d.alone && !d.pathSent && now.Sub(d.pathAt) > pathLost:
-		d.path, d.pathAt, d.enough = l.GroupID, now, max(d.enough, 2*bits.Len(uint(n-1))+1)
+		d.path, d.pathAt, d.enough = l.GroupID, now, max(d.enough, requestsFor(n))
 	default:
 		hold = d.path != l.GroupID
 	}
@@ -174,6 +183,9 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 // search has not come to an event alone.
 func (d *refusals) paused() bool { return d.refusing || d.enough > 0 && d.row >= d.enough }
 
+// requestsFor is how many find a single event of a batch of n, with one for each half beside the path.
+func requestsFor(n int) int { return 2*bits.Len(uint(n-1)) + 1 } //nolint:gosec // n is positive
+
 // takesAll reports whether the sink may get any number of batches.
 func (d *refusals) takesAll() bool {
 	d.mu.Lock()
@@ -190,7 +202,9 @@ func (one refusal) rootOf(l *buffer.Lease) uuid.UUID {
 }
 
 // remember keeps, before a settle, which batches the refused one becomes. Its send began then.
-func (d *refusals) remember(l *buffer.Lease, r *result, outcomes []buffer.Outcome, began time.Time) {
+//
+// halved is the batch if it was; otherwise nil.
+func (d *refusals) remember(l *buffer.Lease, r *result, outcomes []buffer.Outcome, began time.Time) (halved *Halved) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if d.batches == nil || len(d.batches) >= maxBatches {
@@ -222,7 +236,7 @@ func (d *refusals) remember(l *buffer.Lease, r *result, outcomes []buffer.Outcom
 		case r.each == nil:
 			half := refusal{at: now, root: root}
 			if r.split == nil && len(outcomes) == 2 {
-				half.sibling = outcomes[1-i].GroupID
+				half.sibling, halved = outcomes[1-i].GroupID, &Halved{l.Len()}
 			}
 			d.batches[o.GroupID] = half
 			if i == 0 && d.path == l.GroupID {
@@ -230,6 +244,7 @@ func (d *refusals) remember(l *buffer.Lease, r *result, outcomes []buffer.Outcom
 			}
 		}
 	}
+	return halved
 }
 
 // heldSince reports whether a batch was refused and put back to wait since then. One that is refused again and again is so at least
@@ -319,7 +334,7 @@ func (d *refusals) allow() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.paused() {
-		return math.MaxInt
+		return d.search.allow()
 	}
 	return d.tries.allow(time.Now())
 }

@@ -1,6 +1,7 @@
 package delivery_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -32,6 +33,7 @@ type ledger struct {
 	batches         []*waiting
 	keys            map[uuid.UUID]bool // group_ids that an answer refused
 	delivered, dead []int64
+	report          delivery.Report // of the last batch
 }
 
 // waiting is a batch and when it is due.
@@ -80,6 +82,28 @@ func idsFrom(first int64, n int) []int64 {
 // next works on the batch that has been due longest, and returns its outcomes; nil: none is due yet.
 func (l *ledger) next(t testing.TB) []buffer.Outcome {
 	t.Helper()
+	return l.take(t, func([]*waiting) int { return 0 }, false)
+}
+
+// search goes on after a batch that was halved, as a pipeline does.
+func (l *ledger) search(t testing.TB) {
+	t.Helper()
+	if l.report.Halved == nil || !l.BeginSearch(l.report.Halved) {
+		return
+	}
+	defer l.EndSearch()
+	smallest := func(due []*waiting) int {
+		return slices.Index(due, slices.MinFunc(due, func(a, b *waiting) int {
+			return cmp.Or(cmp.Compare(a.Len(), b.Len()), cmp.Compare(a.FirstID, b.FirstID))
+		}))
+	}
+	for l.TakesAll() && l.take(t, smallest, true) != nil && l.report.WasRefused {
+	}
+}
+
+// take works on one of the batches that are due, which come in the order of their times.
+func (l *ledger) take(t testing.TB, which func(due []*waiting) int, searched bool) []buffer.Outcome {
+	t.Helper()
 	if l.accepts > 0 { // RetryRefused
 		l.accepts = 0
 		for _, b := range l.batches {
@@ -89,17 +113,24 @@ func (l *ledger) next(t testing.TB) []buffer.Outcome {
 		}
 	}
 	slices.SortStableFunc(l.batches, func(a, b *waiting) int { return a.due.Compare(b.due) })
-	if len(l.batches) == 0 || l.batches[0].due.After(time.Now()) {
+	due := 0
+	for due < len(l.batches) && !l.batches[due].due.After(time.Now()) {
+		due++
+	}
+	if due == 0 {
 		return nil
 	}
-	batch := l.batches[0].Lease
-	l.batches = l.batches[1:]
+	at := which(l.batches[:due])
+	batch := l.batches[at].Lease
+	l.batches = slices.Delete(l.batches, at, at+1)
+	batch.Searched = searched
 	if l.keys[batch.GroupID] {
 		t.Fatalf("batch %v is sent again under the group_id that was refused", batch.IDs())
 	}
 	batch.ClaimedLocal = time.Now()
 	sends := l.sends
-	if _, err := l.Work(t.Context(), t.Context(), batch, nil, nil); err != nil {
+	var err error
+	if l.report, err = l.Work(t.Context(), t.Context(), batch, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	for _, o := range l.settled {
@@ -297,6 +328,85 @@ func TestRefusal(t *testing.T) {
 		if took := time.Since(began); took > time.Minute {
 			t.Errorf("took %v", took)
 		}
+	})
+
+	// Nearly every batch has a bad event, and the sink refuses it as a whole: one at a time is sent then, and halved to the end.
+	run("OfNearlyEveryBatch", func(t *testing.T) {
+		const batches, size, each = 30, 100, 5
+		l := newLedger(nil, func(ids []int64) error {
+			if slices.ContainsFunc(ids, func(id int64) bool { return id*7919%size < each }) {
+				return sink.Permanent(errBad)
+			}
+			return nil
+		})
+		began, most := time.Now(), 0
+		for claimed := 0; claimed < batches || len(l.batches) > 0; {
+			for range min(4, l.Allow(t.Context()), batches-claimed) {
+				l.put(idsFrom(int64(1+claimed*size), size)...)
+				claimed++
+			}
+			if l.next(t) == nil {
+				<-time.After(250 * time.Millisecond)
+				continue
+			}
+			l.search(t)
+			if most = max(most, len(l.batches)); l.Refusal() != nil {
+				t.Fatalf("after %d requests: %v", l.sends, l.Refusal())
+			}
+			if time.Since(began) > time.Hour {
+				t.Fatalf("%d of %d batches were claimed in an hour; %d wait", claimed, batches, len(l.batches))
+			}
+		}
+		if len(l.dead) != batches*each || len(l.delivered) != batches*(size-each) {
+			t.Errorf("%d are dead and %d delivered, of %d", len(l.dead), len(l.delivered), batches*size)
+		}
+		if bound := batches*each*(2*bits.Len(size-1)+1) + batches; l.sends > bound || most > 20 {
+			t.Errorf("%d requests, and up to %d batches waited; want at most %d and 20", l.sends, most, bound)
+		}
+		if took := time.Since(began); took > time.Minute {
+			t.Errorf("took %v", took)
+		}
+	})
+
+	run("OfSeveralBatchesLetsOneAtATimeOut", func(t *testing.T) {
+		l := newLedger(nil, func(ids []int64) error {
+			if ids[0] < 100 && len(ids) > 1 {
+				return sink.Permanent(errBad)
+			}
+			return nil
+		})
+		l.put(1, 2)
+		l.next(t)
+		expect(t, "claims after one that was refused", l.Allow(t.Context()), math.MaxInt)
+		l.put(3, 4)
+		l.batches = l.batches[2:]
+		l.next(t)
+		expect(t, "claims after two", l.Allow(t.Context()), 1)
+		for range 3 {
+			expect(t, "search begins", l.BeginSearch(&delivery.Halved{}), true)
+		}
+		expect(t, "another search begins", l.BeginSearch(&delivery.Halved{}), false)
+		expect(t, "claims while all search", l.Allow(t.Context()), 0)
+		l.EndSearch()
+		expect(t, "claims while two search", l.Allow(t.Context()), 1)
+		l.next(t) // a half, which is accepted, says nothing of fresh batches
+		expect(t, "claims after a part was accepted", l.Allow(t.Context()), 1)
+		l.batches = nil
+		l.put(101, 102)
+		l.next(t)
+		expect(t, "claims after a fresh batch was accepted", l.Allow(t.Context()), math.MaxInt)
+	})
+
+	run("OfEverythingEndsASearch", func(t *testing.T) {
+		l := newLedger(nil, refusesAll)
+		l.put(idsFrom(1, 100)...)
+		l.put(idsFrom(101, 100)...)
+		l.next(t)
+		l.search(t)
+		if most := 2*bits.Len(99) + 1; l.sends > most || l.Refusal() == nil {
+			t.Errorf("%d requests, at most %d expected; refusal: %v", l.sends, most, l.Refusal())
+		}
+		expect(t, "dead", len(l.dead), 0)
 	})
 
 	run("OfEverythingEndsWithASuccess", func(t *testing.T) {

@@ -117,6 +117,10 @@ type Report struct {
 	DueIn   time.Duration
 	// PassedOver: it was not sent, because a batch behind it is tried.
 	PassedOver bool
+	// Halved is a batch that the sink refused, and whose parts are due at once; nil: it was not halved. See [Worker.BeginSearch].
+	Halved *Halved
+	// WasRefused: so it, or a batch that it was a part of, was before, by an answer that this worker got.
+	WasRefused bool
 	// Sent and Settled are how long the Send and the settle took; 0 if there was none.
 	Sent, Settled time.Duration
 	// Answer is what the Send said of the limits on batches.
@@ -134,6 +138,7 @@ type attempt struct {
 	sent     bool // or tried to be
 	// unprojected: it waits because of its own data, until another event is accepted.
 	unprojected bool
+	halved      *Halved
 	took        time.Duration // by the Send
 	answer      Answer
 }
@@ -158,6 +163,7 @@ func (w *Worker) Work(leaseCtx, stop context.Context, l *buffer.Lease, slot Acqu
 }
 
 func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot AcquireSlot, unsettled func()) (Report, error) {
+	wasRefused := w.refusals.knows(l.GroupID)
 	a, err := w.attempt(leaseCtx, l, slot)
 	if err != nil {
 		return Report{}, err
@@ -171,7 +177,7 @@ func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot Acqu
 	if !a.again {
 		w.log(leaseCtx, l, &a)
 	}
-	r := Report{Sent: a.took, Answer: a.answer, PassedOver: a.passed}
+	r := Report{Sent: a.took, Answer: a.answer, PassedOver: a.passed, WasRefused: wasRefused}
 	began := time.Now()
 	if err := w.settle(leaseCtx, stop, l, a.outcomes, unsettled); err != nil {
 		if errors.Is(err, buffer.ErrLocked) {
@@ -195,7 +201,7 @@ func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot Acqu
 	default:
 		w.kept.remove(l.GroupID)
 	}
-	r.Settled = time.Since(began)
+	r.Settled, r.Halved = time.Since(began), a.halved
 	if w.refusals.overdue(a.outcomes) {
 		w.config.Observer.Accepts()
 	}
@@ -293,7 +299,7 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 	}
 	a.outcomes = w.policy.decide(named, r)
 	if r.split != nil || r.has(rejected) {
-		w.refusals.remember(l, &r, a.outcomes, began)
+		a.halved = w.refusals.remember(l, &r, a.outcomes, began)
 	}
 	if (r.poison || r.divide) && len(a.outcomes) > 1 {
 		w.poison.inherit(l.GroupID, a.outcomes)

@@ -237,6 +237,30 @@ func TestTickets_OneWorkerTakesTurns(t *testing.T) {
 	})
 }
 
+// The end of a search lets the next batch be claimed at once.
+func TestTickets_AfterASearch(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		allowed := 1
+		b := start(t, "@every 1s", &fakeBuffer{}, func(c *distributor.Config) {
+			c.Workers, c.Allow = 2, func(context.Context) int { return allowed }
+		})
+		defer b.stop()
+		waitUntil(500 * time.Millisecond)
+		b.buffer.set(func(b *fakeBuffer) { b.unclaimed = 1000 })
+		waitUntil(time.Second)
+		out := b.issued()
+		expect(t, "tickets", len(out), 1)
+		allowed = 0
+		waitUntil(3 * time.Second)
+		expect(t, "tickets during the search", len(b.issued()), 0)
+		waitUntil(3*time.Second + time.Millisecond)
+		allowed = 1
+		b.Done(distributor.Report{Ticket: out[0], Events: 10, PutBack: true, DueIn: time.Minute, Searched: true})
+		expect(t, "tickets at the end of the search", len(b.issued()), 1)
+	})
+}
+
 func TestTickets_SuspectsGetOneAtATime(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ workers, due, fresh int }{

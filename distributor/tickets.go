@@ -11,6 +11,8 @@ type Ticket struct {
 	Due bool
 	// Newest, with Due: take over the newest (buffer.DueNewest).
 	Newest bool
+	// Smallest, with Due: take over the smallest (buffer.DueSmallest). The distributor issues none; a worker goes on with such after a batch was halved.
+	Smallest bool
 	// Suspect, with Due: take over a suspect (buffer.DueSuspect), and send nothing else meanwhile.
 	Suspect bool
 	// BatchSize is the events the batch may hold.
@@ -40,6 +42,8 @@ type Report struct {
 	DueIn   time.Duration
 	// PassedOver: it was put back unsent, so that the next fresh batch can be tried.
 	PassedOver bool
+	// Searched: the worker went on with the parts of a batch that was halved, and Allow may have let nothing out meanwhile.
+	Searched bool
 	// Took is how long the claim took.
 	Took time.Duration
 	// Err: claiming failed; nothing is known of the backlog.
@@ -143,6 +147,9 @@ func (d *Distributor) report(r Report) {
 	if r.PutBack {
 		d.waiting++
 		d.dueBy(time.Now().Add(r.DueIn))
+	}
+	if r.Searched {
+		d.backoffUntil = time.Time{}
 	}
 	if r.Err == nil {
 		d.nextBackoff = firstBackoff

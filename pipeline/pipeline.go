@@ -216,6 +216,8 @@ func claim(ctx context.Context, c *claimer.Claimer, ticket distributor.Ticket, l
 			l, err = c.TakeOver(ctx, buffer.DueSuspect)
 		case ticket.Newest:
 			l, err = c.TakeOver(ctx, buffer.DueNewest)
+		case ticket.Smallest:
+			l, err = c.TakeOver(ctx, buffer.DueSmallest)
 		case ticket.Due:
 			l, err = c.TakeOver(ctx, buffer.DueRetry)
 		default:
@@ -241,24 +243,42 @@ func (p *Pipeline) read(ctx context.Context, c *claimer.Claimer, l *buffer.Lease
 	p.health.takeOver(l.NotRead) // it waits, and is read again when it is taken over
 }
 
-// work uses one ticket: claim, send, settle. The error is about a batch that was not settled
-// and has no other owner yet, or that a stop cut off. ctx ends when the ticket must not be used any more.
+// work uses one ticket: claim, send, settle. If the sink refused the batch and it was halved, the search for its bad events goes on with its parts. The error
+// is about a batch that was not settled and has no other owner yet, or that a stop cut off. ctx ends when the ticket must not be used any more.
 func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket distributor.Ticket) (distributor.Report, error) {
-	report := distributor.Report{Ticket: ticket}
+	report, done, err := p.workOnce(ctx, stop, c, ticket)
+	if err != nil || done.Halved == nil || !p.worker.BeginSearch(done.Halved) {
+		return report, err
+	}
+	defer p.worker.EndSearch()
+	report.Searched = true
+	for goesOn := true; goesOn && ctx.Err() == nil && !p.pause.paused.Load() && p.worker.TakesAll(); { // until nothing is due that was refused
+		next, part, err := p.workOnce(ctx, stop, c, distributor.Ticket{Due: true, Smallest: true, BatchSize: ticket.BatchSize})
+		if err != nil {
+			return report, err
+		}
+		goesOn = next.Events > 0 && part.WasRefused
+	}
+	return report, nil
+}
+
+// workOnce claims, sends and settles one batch.
+func (p *Pipeline) workOnce(ctx, stop context.Context, c *claimer.Claimer, ticket distributor.Ticket) (report distributor.Report, done delivery.Report, err error) {
+	report.Ticket = ticket
 	pass := p.config.Gate.enter
 	if ticket.Suspect { // it is taken over when it is alone, because what it leaves unfinished then counts
 		pass = p.config.Gate.alone
 	}
 	leave, ok := pass(ctx)
 	if !ok {
-		return report, nil
+		return report, done, nil
 	}
 	defer leave()
 	acquireSlot := delivery.AcquireSlot(p.limiter.slots.acquire)
 	if ticket.Due { // it is not taken over ahead of its slot, as if it were new
 		release, ok := p.limiter.slots.acquire(stop)
 		if !ok {
-			return report, nil
+			return report, done, nil
 		}
 		defer release()
 		acquireSlot = nil
@@ -278,10 +298,10 @@ func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket di
 		delivery.LogPanic(stop, p.config.Log, "claiming a batch", err)
 		p.config.Log.WarnContext(stop, "claiming a batch failed", "error", err)
 		report.Err = err
-		return report, nil
+		return report, done, nil
 	}
 	if l == nil {
-		return report, nil
+		return report, done, nil
 	}
 	defer p.health.begin()()
 	if ticket.Due {
@@ -295,7 +315,7 @@ func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket di
 	report.Events = max(1, l.Len())
 	report.Full = l.Len() >= limit || l.Cut
 	report.Cut = report.Full && l.Len() < ticket.BatchSize
-	l.More = !ticket.Due && report.Full
+	l.More, l.Searched = !ticket.Due && report.Full, ticket.Smallest
 	p.limiter.weigh(l)
 
 	fresh := claimed{limit: limit, began: began, ended: time.Now()}
@@ -305,9 +325,9 @@ func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket di
 	leaseCtx, end := c.KeepAlive(stop, l)
 	defer end()
 	p.read(leaseCtx, c, l)
-	done, err := p.deliver(leaseCtx, stop, l, fresh, acquireSlot, leave)
+	done, err = p.deliver(leaseCtx, stop, l, fresh, acquireSlot, leave)
 	report.PutBack, report.DueIn, report.PassedOver = done.PutBack, done.DueIn, done.PassedOver
-	return report, err
+	return report, done, err
 }
 
 // claimed is how a batch of fresh events was claimed; zero for one that was taken over.

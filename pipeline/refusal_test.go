@@ -95,6 +95,42 @@ func TestPoisonEvent_IsBuriedAloneAndSoon(t *testing.T) {
 	}
 }
 
+// Each batch has bad events, and the server says no more than 400. All others arrive, with few requests.
+func TestPoisonEvents_InEachBatch(t *testing.T) {
+	t.Parallel()
+	const events, batch = 1500, 100
+	isBad := func(id int64) bool { return id%20 == 7 }
+	for _, ordered := range []bool{false, true} {
+		t.Run(fmt.Sprint("ordered ", ordered), func(t *testing.T) {
+			t.Parallel()
+			d, r := newDatabase(t), newReceiver(t)
+			to := httpAt(t, r)
+			ids := d.insert(t, "orders", events)
+			r.answers(func(ids []int64) int {
+				if slices.ContainsFunc(ids, isBad) {
+					return http.StatusBadRequest
+				}
+				return http.StatusOK
+			})
+			b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: "relay", Ordered: ordered})
+			testkit.NoError(t, err)
+			t.Cleanup(func() { testkit.NoError(t, b.Close()) })
+			start(t, b, to, func(c *pipeline.Config) { c.BatchSize, c.Ordered, c.MaxAttempts = batch, ordered, 1000 })
+			d.expectDrained(t)
+			good := slices.DeleteFunc(slices.Clone(ids), isBad)
+			expectOnce(t, to.arrived(t, "orders"), good)
+			dead, _ := d.dead(t)
+			testkit.Equal(t, "dead letters", len(dead), events-len(good))
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			// At first each worker has a batch of its own.
+			if n, most := len(r.requests), len(dead)*(2*bits.Len(batch-1)+1)+2*events/batch; n > most {
+				t.Errorf("%d requests for %d bad events in batches of %d; want at most %d", n, len(dead), batch, most)
+			}
+		})
+	}
+}
+
 // A sink that answers 400 to everything, as to a wrong key: nothing dies, few requests are made, and readiness says why.
 // When it is set up right, everything arrives.
 func TestRefusingSink_BuriesNothing(t *testing.T) {

@@ -3,6 +3,27 @@ package main
 // deadLetterMutants are about events that were refused for good.
 var deadLetterMutants = []mutant{
 	{
+		name: "the parts of a refused batch wait for their turn",
+		file: "pipeline/pipeline.go",
+		old:  "done.Halved == nil ||",
+		new:  "done.Halved != nil ||",
+		pkg:  "./pipeline", test: "TestPoisonEvents_InEachBatch$/ordered_false",
+	},
+	{
+		name: "batches that are refused one after the other are all sent at once",
+		file: "delivery/search.go",
+		old:  "case s.beside < refusedInRow:",
+		new:  "case s.beside >= 0:",
+		pkg:  "./delivery", test: "TestRefusal$/OfNearlyEveryBatch",
+	},
+	{
+		name: "what a search meets is held",
+		file: "delivery/refusals.go",
+		old:  "case l.Searched:",
+		new:  "case l.Searched && n < 0:",
+		pkg:  "./delivery", test: "TestRefusal$/OfNearlyEveryBatch",
+	},
+	{
 		name: "a replay leaves the dead letter open",
 		file: "outbox/postgres/internal/deadletter/replay.go",
 		old:  "UPDATE outbox_dead_letters d SET closed_at = clock_timestamp(), closed_as = 'replayed', closed_by = nullif(($3::text[])[4], ''), closed_reason = nullif(($3::text[])[5], '')\nFROM put",

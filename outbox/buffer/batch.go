@@ -74,6 +74,8 @@ type Lease struct {
 	Cut bool
 	// More: a claim of fresh events that was full, so that others may have been committed behind them. The pipeline sets it.
 	More bool
+	// Searched: the search for bad events took the batch. The pipeline sets it.
+	Searched bool
 	// NotRead is why the events have nothing but their ids and times, and hashes for keys if order is kept: [ErrTooLarge],
 	// [ErrUnreadable], [ErrKillsReader], or why reading them failed. nil: they were read. Such a batch is divided by ids, into batches of PartSize, and a single
 	// event is read by itself; see [Claimer.Read].
@@ -117,6 +119,9 @@ const (
 	DueSuspect
 	// DueNewest is a batch like DueRetry: of those that were refused least often, the one with the newest events. Where order is kept it may be any.
 	DueNewest
+	// DueSmallest is a batch like DueRetry: the one with the fewest events, and of several such the one with the earliest. Where order is kept, or more than a
+	// thousand are due, it may be another.
+	DueSmallest
 )
 
 // SuspectAfter is how many unfinished leases in a row make a batch a suspect. The first says nothing: whatever ends a

@@ -23,6 +23,7 @@ var leaseCases = []testCase{
 	{name: "lease/counts unfinished leases, attempts and outages", run: leaseCounts},
 	{name: "lease/suspects are taken over apart", run: leaseSuspects},
 	{name: "lease/the newest is taken over first", run: leaseNewest},
+	{name: "lease/the smallest is taken over first", run: leaseSmallest},
 	{name: "lease/unreadable batch is put back", relayTableOnly: true, run: leaseUnreadable},
 	{name: "lease/concurrent takeovers take different batches", run: leaseTogether},
 	{name: "lease/takeover skips locked batches", rowLocksOnly: true, run: leaseLocked},
@@ -235,6 +236,21 @@ func leaseNewest(t *testing.T, h Harness) {
 		settle(t, f.Buffer, takeOverKind(t, f.Buffer, buffer.DueNewest, want), delivered())
 	}
 	takeOverKind(t, f.Buffer, buffer.DueNewest, nil)
+}
+
+// Of the batches that are due, the smallest comes first, and of several such the earliest.
+func leaseSmallest(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	f.Insert(t, orders(9)...)
+	large, first, second, single := claim(t, f.Buffer, 4), claim(t, f.Buffer, 2), claim(t, f.Buffer, 2), claim(t, f.Buffer, 1)
+	for _, l := range []*buffer.Lease{large, second, single, first} {
+		settle(t, f.Buffer, l, buffer.Outcome{Verdict: buffer.Retry, GroupID: l.GroupID, Attempts: map[*buffer.Lease]int{single: 2}[l]})
+	}
+	for _, want := range []*buffer.Lease{single, first, second} {
+		settle(t, f.Buffer, takeOverKind(t, f.Buffer, buffer.DueSmallest, want), delivered())
+	}
+	settle(t, f.Buffer, takeOverKind(t, f.Buffer, buffer.DueSmallest, large), delivered())
+	takeOverKind(t, f.Buffer, buffer.DueSmallest, nil)
 }
 
 func leaseSuspects(t *testing.T, h Harness) {

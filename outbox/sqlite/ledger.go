@@ -116,6 +116,13 @@ WHERE group_id = coalesce(?4, (
 
 var takeOverNewestSQL = strings.Replace(takeOverSQL, "ORDER BY due_at", "ORDER BY attempts, last_id DESC", 1)
 
+// takeOverSmallestSQL takes over the batch of [buffer.DueSmallest], among the thousand that became due last: the parts of a batch are due when it is halved.
+var takeOverSmallestSQL = strings.Replace(takeOverSQL, "ORDER BY due_at", `AND due_at >= coalesce((
+      SELECT due_at FROM outbox_batches
+      WHERE buffer = ?3 AND sink = ?6 AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+      ORDER BY due_at DESC LIMIT 1 OFFSET 999), '')
+  ORDER BY events, first_id`, 1)
+
 // takenSQL are the columns that leased reads.
 const takenSQL = `
 RETURNING ` + takenColumnsSQL
@@ -151,8 +158,11 @@ func (l ledger) takeOver(ctx context.Context, lease time.Duration, due buffer.Du
 			}
 		}
 		sql := takeOverSQL
-		if due == buffer.DueNewest {
+		switch due {
+		case buffer.DueNewest:
 			sql = takeOverNewestSQL
+		case buffer.DueSmallest:
+			sql = takeOverSmallestSQL
 		}
 		return tx.row(ctx, sql, l.b.config.Owner, db.Seconds(lease), l.buffer, next, due == buffer.DueSuspect, l.sinkName()), nil
 	})

@@ -57,6 +57,13 @@ const takeOverSQL = DueSQL + TakenSQL + NothingSQL
 // newestSQL finds the batch of [buffer.DueNewest] instead.
 const newestSQL = `ORDER BY attempts, last_id DESC LIMIT 1`
 
+// smallestSQL finds that of [buffer.DueSmallest], among the thousand that became due last: the parts of a batch are due when it is halved.
+const smallestSQL = `AND due_at >= coalesce((
+    SELECT due_at FROM outbox_batches
+    WHERE buffer = $1 AND sink = $6 AND due_at > $2::timestamptz AND due_at <= (SELECT clock_timestamp())
+    ORDER BY due_at DESC OFFSET 999 LIMIT 1), '-infinity')
+  ORDER BY events, first_id LIMIT 1`
+
 // DueEndingSQL is DueSQL for a batch of a dropped sink that nobody has leased, due or not.
 const DueEndingSQL = `
 WITH due AS (
@@ -151,8 +158,11 @@ func takeOver(
 	settings []string, before []pg.Step, sql string, args ...string,
 ) (*buffer.Lease, error) {
 	var batch buffer.Lease
-	if due == buffer.DueNewest {
+	switch due {
+	case buffer.DueNewest:
 		sql = strings.Replace(sql, "ORDER BY due_at LIMIT 1", newestSQL, 1)
+	case buffer.DueSmallest:
+		sql = strings.Replace(sql, "ORDER BY due_at LIMIT 1", smallestSQL, 1)
 	}
 	leaseEnd := time.Now().Add(lease)
 	begin := l.base.DB.WriteTx(l.base.DB.StatementTimeout, settings...)
