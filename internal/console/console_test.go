@@ -3,6 +3,7 @@ package console_test
 import (
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
 
@@ -204,6 +205,14 @@ func TestDeadLetters_Many(t *testing.T) {
 	b.expectAccessible("dead-many")
 	b.goTo("/dead?error=timeout")
 	b.see("All 100, the last to die first")
+	b.goTo("/dead")
+	b.see("By hour")
+	b.click("[aria-label='by time'] tbody a")
+	b.see("All 10,000 that match")
+	if within := value[string](b, "location.search"); !regexp.MustCompile(`newer_than=2\d{3}-\d\d-\d\dT\d\d%3A00%3A00Z&older_than=2\d{3}-\d\d-\d\dT\d\d%3A00%3A00Z`).MatchString(within) {
+		t.Errorf("the hour leads to %s", within)
+	}
+	b.goTo("/dead?error=timeout")
 	b.click("form[action='dead/change'] button[value=discard]")
 	b.see("Discard 100 dead letters?")
 	b.click("main button[value=discard]")
