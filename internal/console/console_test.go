@@ -1,15 +1,18 @@
 package console_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 
 	"github.com/outboxrelay/relay/internal/testkit"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // TestLogin: a wrong token gets in nobody, a session reads and changes, and logging out ends it.
@@ -169,6 +172,11 @@ func TestHostile(t *testing.T) {
 	s.insert(t, topic, `{"html": "</pre><script>document.title='pwned'</script>", "bidi": "`+"\u202e"+`txet", "zero": "\u0000"}`)
 	s.insert(t, "bad.long", `"`+strings.Repeat("x", 1<<20)+`"`)
 	s.expectDead(t, 2)
+	hostile := `</p><script>document.title='pwned'</script><img src=x onerror="document.title='pwned'">` + "\u202egnihton\u2066\u200b\x07 echo"
+	history, err := json.Marshal(buffer.History{{At: time.Now(), Relay: "host" + hostile, Error: "first try " + hostile, GroupID: buffer.NewGroupID(), Events: 2}})
+	testkit.NoError(t, err)
+	_, err = s.db.ExecContext(t.Context(), "UPDATE outbox_dead_letters SET history = ?1, error = ?2, key = ?2, closed_by = ?2 WHERE event_id = 1", string(history), hostile)
+	testkit.NoError(t, err)
 	b := newTab(t, s)
 	b.logIn()
 	for _, path := range []string{"/", "/dead", "/dead/orders/1", "/dead/orders/2", "/pipelines/orders"} {
@@ -180,7 +188,12 @@ func TestHostile(t *testing.T) {
 		if n := value[float64](b, "document.querySelectorAll('main img, main script').length"); n != 0 {
 			t.Errorf("%s has %v elements of an event", path, n)
 		}
+		if text := b.text(); strings.ContainsAny(text, "\u202e\u2066\u200b\x07") {
+			t.Errorf("%s has invisible characters, or some that turn text around: %q", path, text)
+		}
 	}
+	b.goTo("/dead/orders/1")
+	b.see("What was tried", "first try </p><script>document.title='pwned'</script><img", "\uFFFDgnihton\uFFFD\uFFFD\uFFFD echo")
 	for _, path := range []string{"/dead?topic=%22%3E%3Cscript%3Ealert(1)%3C/script%3E", "/dead?done=%3Cscript%3Ealert(1)%3C/script%3E", "/dead/orders/%3Cscript%3E", "/dead?newer_than=%3Cscript%3E"} {
 		b.goTo(path)
 		if n := value[float64](b, "document.querySelectorAll('main script').length"); n != 0 {

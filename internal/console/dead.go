@@ -248,7 +248,9 @@ func (s *Console) deadList(w http.ResponseWriter, r *http.Request) {
 		}
 		return strings.Compare(a.Pipeline+"\x00"+a.Topic, b.Pipeline+"\x00"+b.Topic)
 	})
-	d.addTimes(ctx, times, func(pipeline string, err error) { d.Errors = append(d.Errors, s.config.Redact(pipeline+": "+err.Error())) })
+	d.addTimes(ctx, times, func(pipeline string, err error) {
+		d.Errors = append(d.Errors, s.config.Redact(pipeline+": "+err.Error()))
+	})
 	d.Groups = groups.Sorted()
 	d.Groups, d.Topics = d.Groups[:min(len(d.Groups), deadGroups)], d.Topics[:min(len(d.Topics), deadGroups)]
 	for _, g := range d.Groups {
@@ -277,6 +279,10 @@ func (s *Console) deadRow(e *buffer.DeadEvent) deadRow {
 	}
 	if s.config.HidePayloads {
 		row.DeadLetter = row.WithoutPayload()
+	}
+	if row.Key != nil {
+		key := visible([]byte(*row.Key))
+		row.Key = &key
 	}
 	row.Error = shorten(row.DeadLetter.Error, maxShownError)
 	row.Topic = shorten(row.Topic, maxShownError)

@@ -73,7 +73,7 @@ func TestHistory_Encodings(t *testing.T) {
 			l, err := b.Claim(t.Context(), 10, lease)
 			check(t, err)
 			const first, last = "400 größe € 🙂 \u202e", "422 <b>'größe'\\"
-			check(t, b.Settle(t.Context(), l, []buffer.Outcome{{Verdict: buffer.Retry, Tried: true, Error: first, Attempts: 1}}))
+			check(t, b.Settle(t.Context(), l, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: l.GroupID, Tried: true, Error: first, Attempts: 1}}))
 			l, err = b.TakeOver(t.Context(), lease, buffer.DueRetry)
 			check(t, err)
 			check(t, b.Settle(t.Context(), l, []buffer.Outcome{{Verdict: buffer.Dead, Tried: true, Error: last, Attempts: 2}}))
