@@ -131,9 +131,9 @@ func parseDeadQuery(values url.Values) (deadQuery, error) {
 		case "error":
 			q.filter.Error = value
 		case "older_than":
-			q.filter.OlderThan, err = parseAge(name, value)
+			q.filter.OlderThan, q.filter.Before, err = ParseDied(value)
 		case "newer_than":
-			q.filter.NewerThan, err = parseAge(name, value)
+			q.filter.NewerThan, q.filter.From, err = ParseDied(value)
 		case "id":
 			q.filter.IDs, q.filter.UUIDs, err = ParseIDs(all)
 		case "closed":
@@ -153,17 +153,6 @@ func parseDeadQuery(values url.Values) (deadQuery, error) {
 		}
 	}
 	return q, nil
-}
-
-func parseAge(name, text string) (time.Duration, error) {
-	if text == "" {
-		return 0, nil
-	}
-	d, err := time.ParseDuration(text)
-	if err != nil || d <= 0 { // a filter ignores 0
-		return 0, fmt.Errorf("%s is %q; expected a duration like 1h", name, text)
-	}
-	return d, nil
 }
 
 // parseAfter reads PIPELINE,ID,GROUP_ID.
@@ -202,11 +191,9 @@ type changeRequest struct {
 // filter selects the dead letters. All of them must be requested with "all".
 func (o *changeRequest) filter() (f buffer.DeadFilter, err error) {
 	f = buffer.DeadFilter{Sink: o.Sink, Topic: o.Topic, Error: o.Error}
-	var errAge, errAge2, errReason error
+	var errReason error
 	f.ClosedReason, errReason = ParseReason(o.Reason)
-	f.OlderThan, errAge = parseAge("older_than", o.OlderThan)
-	f.NewerThan, errAge2 = parseAge("newer_than", o.NewerThan)
-	if err := errors.Join(errAge, errAge2, errReason); err != nil {
+	if err := errors.Join(SetDied(&f, o.OlderThan, o.NewerThan), errReason); err != nil {
 		return f, err
 	}
 	var (

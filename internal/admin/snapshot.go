@@ -121,9 +121,12 @@ func (s *snapshot) read(ctx context.Context) (status buffer.Status, unsendable, 
 		return buffer.Status{}, nil, timeoutError(ctx.Err())
 	}
 	defer func() { s.semaphore <- struct{}{} }()
-	if s.changed.Swap(false) || s.at.IsZero() || time.Since(s.at) > maxStatusAge {
+	if changed := s.changed.Swap(false); changed || s.at.IsZero() || time.Since(s.at) > maxStatusAge {
 		status, err := s.pipeline.Health.Status(ctx)
 		if errors.Is(ctx.Err(), context.Canceled) { // by the client, so it says nothing about the database
+			if changed {
+				s.changed.Store(true)
+			}
 			return status, nil, err
 		}
 		if s.unsendable = nil; err == nil {

@@ -2,6 +2,7 @@ package admin
 
 import (
 	"context"
+	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -74,4 +75,26 @@ func TestSnapshots_Each(t *testing.T) {
 			}
 		})
 	})
+}
+
+// TestSnapshot_ClientLeaves: a status that was not read, because its reader has left, is read for the next one after a user's change.
+func TestSnapshot_ClientLeaves(t *testing.T) {
+	t.Parallel()
+	reads := 0
+	s := newSnapshot(Pipeline{Health: statusHealth{status: func(ctx context.Context) (buffer.Status, error) {
+		reads++
+		return buffer.Status{}, ctx.Err()
+	}}})
+	_, _, err := s.read(t.Context())
+	testkit.NoError(t, err)
+	s.changed.Store(true)
+	left, cancel := context.WithCancel(t.Context())
+	cancel()
+	for reads < 2 { // it may see at once that nobody waits
+		_, _, err = s.read(left)
+		testkit.Equal(t, "without a reader", errors.Is(err, context.Canceled), true)
+	}
+	_, _, err = s.read(t.Context())
+	testkit.NoError(t, err)
+	testkit.Equal(t, "reads", reads, 3)
 }

@@ -41,13 +41,33 @@ type deadFlags struct {
 	pipeline             string
 	ids                  []string
 	sink, topic, error   string
-	olderThan, newerThan time.Duration
+	olderThan, newerThan died
 	all, closed, asJSON  bool
 	dryRun, yes, edit    bool
 	withHeaders          bool // with edit
 	by, reason           string
 	limit                int
 }
+
+// died is a flag for one end of the time in which events died: see admin.ParseDied.
+type died struct {
+	text string
+	ago  time.Duration
+	at   time.Time
+}
+
+// String implements pflag.Value.
+func (d *died) String() string { return d.text }
+
+// Set implements pflag.Value.
+func (d *died) Set(text string) (err error) {
+	d.text = text
+	d.ago, d.at, err = admin.ParseDied(text)
+	return err
+}
+
+// Type implements pflag.Value.
+func (d *died) Type() string { return "age" }
 
 func (f *deadFlags) bind(c *cobra.Command) {
 	flags := c.Flags()
@@ -56,8 +76,8 @@ func (f *deadFlags) bind(c *cobra.Command) {
 	flags.StringVar(&f.sink, "sink", "", "only this one of several sinks; * for events that no sink takes")
 	flags.StringVar(&f.topic, "topic", "", "only this topic")
 	flags.StringVar(&f.error, "error", "", "only errors that contain this text, case-insensitive")
-	flags.DurationVar(&f.olderThan, "older-than", 0, "only those that died longer ago, like 1h")
-	flags.DurationVar(&f.newerThan, "newer-than", 0, "only those that died since, like 1h")
+	flags.Var(&f.olderThan, "older-than", "only those that died longer ago, like 1h, or before a time, like 2026-01-02T15:00:00Z")
+	flags.Var(&f.newerThan, "newer-than", "only those that died since, like 1h or 2026-01-02T15:00:00Z")
 	flags.BoolVar(&f.all, "all", false, "all dead letters")
 	flags.BoolVar(&f.asJSON, "json", false, "print JSON")
 	c.Args = rejectPositionalIDs
@@ -77,7 +97,7 @@ func rejectPositionalIDs(c *cobra.Command, args []string) error {
 
 // requireSelection rejects a command without filters and --all.
 func (f *deadFlags) requireSelection() error {
-	filtered := len(f.ids) > 0 || f.sink != "" || f.topic != "" || f.error != "" || f.olderThan > 0 || f.newerThan > 0
+	filtered := len(f.ids) > 0 || f.sink != "" || f.topic != "" || f.error != "" || f.olderThan != (died{}) || f.newerThan != (died{})
 	if !filtered && !f.all {
 		return usage("no dead letters are selected; expected --id, another filter or --all")
 	}
@@ -85,10 +105,9 @@ func (f *deadFlags) requireSelection() error {
 }
 
 func (f *deadFlags) filter() (buffer.DeadFilter, error) {
-	filter := buffer.DeadFilter{Sink: f.sink, Topic: f.topic, Error: f.error, OlderThan: f.olderThan, NewerThan: f.newerThan, Closed: f.closed}
-	if f.olderThan < 0 || f.newerThan < 0 {
-		return filter, usage("--older-than or --newer-than is negative; expected a duration like 1h")
-	}
+	filter := buffer.DeadFilter{Sink: f.sink, Topic: f.topic, Error: f.error, Closed: f.closed}
+	filter.OlderThan, filter.Before = f.olderThan.ago, f.olderThan.at
+	filter.NewerThan, filter.From = f.newerThan.ago, f.newerThan.at
 	if f.all && len(f.ids) > 0 {
 		return filter, usage("--all is used together with --id; expected one of them")
 	}

@@ -32,6 +32,10 @@ its own.
 With --by error it shows each error once: how many dead letters have it, when the last
 one died, and the id of that one. Errors that differ only in numbers and ids are one.
 
+With --by time it shows how many died in each hour, in UTC, the latest first, and when
+the first and the last of them did; or in each day, if they died in more than --limit
+hours.
+
 With --json it shows all of them, ordered by event id, as an array of objects with the
 columns of outbox_dead_letters, with payloads and headers as they were written.`,
 		Example: "  relay dead list -c relay.yaml\n  relay dead list -c relay.yaml --by error\n  relay dead list -c relay.yaml --json | jq .[].event_id",
@@ -39,15 +43,18 @@ columns of outbox_dead_letters, with payloads and headers as they were written.`
 		if f.limit < 0 {
 			return usage("--limit is %d; expected 0 (no limit) or more", f.limit)
 		}
-		if f.by != "" && f.by != "error" {
-			return usage("--by is %q; expected error", f.by)
+		if f.by != "" && f.by != "error" && f.by != "time" {
+			return usage("--by is %q; expected error or time", f.by)
 		}
 		if f.asJSON && !c.Flags().Changed("limit") {
 			f.limit = 0
 		}
 		return a.withDeadLetters(c, cfg, &f, func(ctx context.Context, all []deadLetters) error {
-			if f.by != "" {
+			switch f.by {
+			case "error":
 				return a.listByError(ctx, all, &f)
+			case "time":
+				return a.listByTime(ctx, all, &f)
 			}
 			if f.asJSON {
 				return a.listJSON(ctx, all, f.limit)
@@ -57,8 +64,8 @@ columns of outbox_dead_letters, with payloads and headers as they were written.`
 	})
 	f.bind(c)
 	f.bindClosed(c)
-	c.Flags().IntVar(&f.limit, "limit", tableLimit, "maximum number of dead letters, or of errors; 0 for all")
-	c.Flags().StringVar(&f.by, "by", "", "error: count the dead letters of each error")
+	c.Flags().IntVar(&f.limit, "limit", tableLimit, "maximum number of dead letters, errors, or hours; 0 for all")
+	c.Flags().StringVar(&f.by, "by", "", "error: count the dead letters of each error; time: of each hour or day")
 	return c
 }
 

@@ -47,6 +47,7 @@ func groupOf(c *cobra.Command, commands ...*cobra.Command) *cobra.Command {
 // expectedOf describes the values of a flag by its type.
 var expectedOf = map[string]string{
 	"int": "a number", "int64": "a number", "float64": "a number", "bool": "true or false", "duration": "a duration like 30s, 5m or 2h",
+	"age": "a duration like 24h, or a time like 2026-01-02T15:00:00Z",
 }
 
 // flagError says what a flag takes, or where the flags are listed.

@@ -217,6 +217,7 @@ var functions = template.FuncMap{
 	"rest":    func(total int64, shown int) int64 { return total - int64(shown) },
 	"command": isCommand,
 	"asset":   asset,
+	"visible": func(text string) string { return visible([]byte(text)) },
 	"clock":   func(at time.Time) string { return at.UTC().Format("2006-01-02 15:04:05 UTC") },
 	"plural": func(n any, one, many string) string {
 		if fmt.Sprint(n) == "1" {

@@ -1,14 +1,18 @@
 package console_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/http"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/chromedp/chromedp"
 
 	"github.com/outboxrelay/relay/internal/testkit"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // TestLogin: a wrong token gets in nobody, a session reads and changes, and logging out ends it.
@@ -168,6 +172,11 @@ func TestHostile(t *testing.T) {
 	s.insert(t, topic, `{"html": "</pre><script>document.title='pwned'</script>", "bidi": "`+"\u202e"+`txet", "zero": "\u0000"}`)
 	s.insert(t, "bad.long", `"`+strings.Repeat("x", 1<<20)+`"`)
 	s.expectDead(t, 2)
+	hostile := `</p><script>document.title='pwned'</script><img src=x onerror="document.title='pwned'">` + "\u202egnihton\u2066\u200b\x07 echo"
+	history, err := json.Marshal(buffer.History{{At: time.Now(), Relay: "host" + hostile, Error: "first try " + hostile, GroupID: buffer.NewGroupID(), Events: 2}})
+	testkit.NoError(t, err)
+	_, err = s.db.ExecContext(t.Context(), "UPDATE outbox_dead_letters SET history = ?1, error = ?2, key = ?2, closed_by = ?2 WHERE event_id = 1", string(history), hostile)
+	testkit.NoError(t, err)
 	b := newTab(t, s)
 	b.logIn()
 	for _, path := range []string{"/", "/dead", "/dead/orders/1", "/dead/orders/2", "/pipelines/orders"} {
@@ -179,7 +188,12 @@ func TestHostile(t *testing.T) {
 		if n := value[float64](b, "document.querySelectorAll('main img, main script').length"); n != 0 {
 			t.Errorf("%s has %v elements of an event", path, n)
 		}
+		if text := b.text(); strings.ContainsAny(text, "\u202e\u2066\u200b\x07") {
+			t.Errorf("%s has invisible characters, or some that turn text around: %q", path, text)
+		}
 	}
+	b.goTo("/dead/orders/1")
+	b.see("What was tried", "first try </p><script>document.title='pwned'</script><img", "\uFFFDgnihton\uFFFD\uFFFD\uFFFD echo")
 	for _, path := range []string{"/dead?topic=%22%3E%3Cscript%3Ealert(1)%3C/script%3E", "/dead?done=%3Cscript%3Ealert(1)%3C/script%3E", "/dead/orders/%3Cscript%3E", "/dead?newer_than=%3Cscript%3E"} {
 		b.goTo(path)
 		if n := value[float64](b, "document.querySelectorAll('main script').length"); n != 0 {
@@ -204,6 +218,14 @@ func TestDeadLetters_Many(t *testing.T) {
 	b.expectAccessible("dead-many")
 	b.goTo("/dead?error=timeout")
 	b.see("All 100, the last to die first")
+	b.goTo("/dead")
+	b.see("By hour")
+	b.click("[aria-label='by time'] tbody a")
+	b.see("All 10,000 that match")
+	if within := value[string](b, "location.search"); !regexp.MustCompile(`newer_than=2\d{3}-\d\d-\d\dT\d\d%3A00%3A00Z&older_than=2\d{3}-\d\d-\d\dT\d\d%3A00%3A00Z`).MatchString(within) {
+		t.Errorf("the hour leads to %s", within)
+	}
+	b.goTo("/dead?error=timeout")
 	b.click("form[action='dead/change'] button[value=discard]")
 	b.see("Discard 100 dead letters?")
 	b.click("main button[value=discard]")

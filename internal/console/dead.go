@@ -20,6 +20,8 @@ const (
 	deadTimeout = 20 * time.Second
 	// deadPage is how many dead letters a list shows, deadGrouped how many of the newest are grouped by error or topic.
 	deadPage, deadGrouped = 100, 1000
+	// deadGroups is how many errors, topics, hours or days are shown at most.
+	deadGroups = 20
 )
 
 func deadLink(pipeline, sink string) string {
@@ -33,7 +35,7 @@ func deadLink(pipeline, sink string) string {
 // deadFilter is what a page about dead letters selects; its fields are those of the form.
 type deadFilter struct {
 	Pipeline, Sink, Topic, Error, ID string
-	Newer, Older                     string // durations
+	Newer, Older                     string // durations, or times
 	Closed                           bool
 }
 
@@ -113,19 +115,17 @@ func (f deadFilter) WithTopic(pipeline, topic string) deadFilter {
 	return f
 }
 
+// Within is the filter for a pipeline's dead letters of one hour or day.
+func (f deadFilter) Within(g *admin.TimeGroup) deadFilter {
+	f.Pipeline, f.Newer, f.Older = g.Pipeline, g.Begin.Format(time.RFC3339), g.End.Format(time.RFC3339)
+	return f
+}
+
 // parse returns what the buffers are asked for.
 func (f deadFilter) parse() (q buffer.DeadFilter, err error) {
 	q = buffer.DeadFilter{Sink: f.Sink, Topic: f.Topic, Error: f.Error, Closed: f.Closed}
-	for _, one := range []struct {
-		text string
-		to   *time.Duration
-	}{{f.Newer, &q.NewerThan}, {f.Older, &q.OlderThan}} {
-		if one.text == "" {
-			continue
-		}
-		if *one.to, err = time.ParseDuration(one.text); err != nil || *one.to <= 0 {
-			return q, fmt.Errorf("%q is no duration; expected something like 15m or 24h", one.text)
-		}
+	if err := admin.SetDied(&q, f.Older, f.Newer); err != nil {
+		return q, err
 	}
 	if f.ID != "" {
 		if q.IDs, q.UUIDs, err = admin.ParseIDs(strings.FieldsFunc(f.ID, func(r rune) bool { return r == ',' || r == ' ' })); err != nil {
@@ -185,7 +185,10 @@ type deadData struct {
 	Rows    []deadRow
 	Groups  []*admin.ErrorGroup
 	Topics  []topicGroup
-	Grouped int // how many of the newest the groups are of
+	Grouped int // how many of the newest the groups by error and topic are of
+	Times   []*admin.TimeGroup
+	Days    bool // Times are days, not hours
+	Earlier bool // others died before them
 	Sinks   bool
 	Errors  []string // databases that cannot be read
 	Done    string   // what was done just now
@@ -204,13 +207,17 @@ func (s *Console) deadList(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), deadTimeout)
 	defer cancel()
-	var newest []buffer.DeadEvent
+	var (
+		newest []buffer.DeadEvent
+		times  []admin.TimeSource
+	)
 	for _, p := range selected {
 		n, err := p.Store.CountDead(ctx, q)
 		if err == nil && n.Open+n.Closed > 0 {
 			var events []buffer.DeadEvent
 			events, err = p.Store.ListNewestDead(ctx, q, deadGrouped)
 			newest = append(newest, events...)
+			times = append(times, admin.TimeSource{Pipeline: p.Name, Store: p.Store, Filter: q})
 		}
 		if err != nil {
 			d.Errors = append(d.Errors, s.config.Redact(p.Name+": "+err.Error()))
@@ -241,12 +248,25 @@ func (s *Console) deadList(w http.ResponseWriter, r *http.Request) {
 		}
 		return strings.Compare(a.Pipeline+"\x00"+a.Topic, b.Pipeline+"\x00"+b.Topic)
 	})
+	d.addTimes(ctx, times, func(pipeline string, err error) {
+		d.Errors = append(d.Errors, s.config.Redact(pipeline+": "+err.Error()))
+	})
 	d.Groups = groups.Sorted()
-	d.Groups, d.Topics = d.Groups[:min(len(d.Groups), 20)], d.Topics[:min(len(d.Topics), 20)]
+	d.Groups, d.Topics = d.Groups[:min(len(d.Groups), deadGroups)], d.Topics[:min(len(d.Topics), deadGroups)]
 	for _, g := range d.Groups {
 		g.Error = s.config.Redact(g.Error)
 	}
 	s.render(w, r, http.StatusOK, "dead", "dead", "Dead letters", &d)
+}
+
+// addTimes adds how many died when.
+func (d *deadData) addTimes(ctx context.Context, of []admin.TimeSource, failed func(pipeline string, err error)) {
+	groups, earlier := admin.GroupByTime(ctx, deadGroups, failed, of...)
+	d.Earlier = earlier
+	for i := range groups {
+		d.Times = append(d.Times, &groups[i])
+		d.Days = groups[i].End.Sub(groups[i].Begin) > time.Hour
+	}
 }
 
 // maxShownError is how many bytes of an error a list shows.
@@ -259,6 +279,10 @@ func (s *Console) deadRow(e *buffer.DeadEvent) deadRow {
 	}
 	if s.config.HidePayloads {
 		row.DeadLetter = row.WithoutPayload()
+	}
+	if row.Key != nil {
+		key := visible([]byte(*row.Key))
+		row.Key = &key
 	}
 	row.Error = shorten(row.DeadLetter.Error, maxShownError)
 	row.Topic = shorten(row.Topic, maxShownError)

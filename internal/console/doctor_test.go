@@ -104,7 +104,16 @@ func TestOverview_DatabaseAway(t *testing.T) {
 	testkit.NoError(t, server.Kill())
 	b.see("orders: database does not work", "Events are safe in their table or at their sink", "unknown")
 	b.expectAccessibleAs("overview-database-away", "light", 1280)
+	for path, what := range map[string]string{"/dead": "orders: ", "/batches": "orders: ", "/pipelines/orders": "database does not work", "/dead/orders/1": "Service Unavailable"} {
+		b.goTo(path)
+		b.see(what)
+		if text := b.text(); strings.Contains(text, "No dead letter matches") || strings.Contains(text, "No batch is live") {
+			t.Errorf("%s says that all is well: %s", path, text)
+		}
+	}
+	b.goTo("/")
+	b.see("Live", "orders: database does not work")
 	testkit.NoError(t, server.Start(t.Context()))
 	b.see("Everything works.")
-	b.expectQuiet()
+	b.expectQuietBut("503")
 }

@@ -3,7 +3,6 @@ package console
 import (
 	"context"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -31,12 +30,20 @@ type latest struct {
 	stale   map[string]int // the pipelines that a user changed since they were read, and with which change
 	renewed chan struct{}  // closed when there is a new one
 
-	reading chan struct{}  // closed when the report of all pipelines is there that a page reads; nil: none does
-	readers sync.WaitGroup // those that read for pages
-	closed  bool           // nothing more is read for pages
+	reading map[string]reading // what is read for pages, by pipeline; "" is all of them
+	readers sync.WaitGroup
+	closing chan struct{} // closed when nothing more is read for pages
 }
 
-func newLatest() *latest { return &latest{renewed: make(chan struct{}), stale: map[string]int{}} }
+// reading is a report that a page reads.
+type reading struct {
+	change int           // the user's change that it is read after
+	done   chan struct{} // closed when it is there
+}
+
+func newLatest() *latest {
+	return &latest{renewed: make(chan struct{}), stale: map[string]int{}, reading: map[string]reading{}, closing: make(chan struct{})}
+}
 
 // begin is called before a report is read for put.
 func (l *latest) begin() (changes int) {
@@ -99,11 +106,11 @@ func (l *latest) change(pipeline string) {
 	l.stale[pipeline] = l.changes
 }
 
-// unread returns the pipelines of which no report may be shown; all: none of any.
-func (l *latest) unread() (names []string, all bool) {
+// unread returns the pipelines of which no report may be shown, with the user's change that made them so; all: none of any.
+func (l *latest) unread() (changed map[string]int, all bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return slices.Collect(maps.Keys(l.stale)), l.report == nil || time.Since(l.at) > shownFor
+	return maps.Clone(l.stale), l.report == nil || time.Since(l.at) > shownFor
 }
 
 // shown returns what may be shown of the last report, which may be nothing.
@@ -119,41 +126,54 @@ func (l *latest) shown() (report *admin.Report, at time.Time) {
 	return without(l.report, l.stale), l.at
 }
 
-// read calls all, unless that is under way for another page, or each for some of the pipelines, and returns a channel that is closed when it is done.
-func (l *latest) read(names []string, everything bool, all func(), each func(name string)) <-chan struct{} {
+// read calls act in the background to read one pipeline after a user's change, or all of them (""), unless that is under way for another page. It returns a channel
+// that is closed when it is done. The context of act has the values of ctx, but ends only with close.
+func (l *latest) read(ctx context.Context, name string, change int, act func(ctx context.Context)) <-chan struct{} {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if everything && l.reading != nil {
-		return l.reading
+	if now, ok := l.reading[name]; ok && now.change >= change {
+		return now.done
 	}
-	done := make(chan struct{})
-	if l.closed {
-		close(done)
-		return done
+	one := reading{change: change, done: make(chan struct{})}
+	if l.isClosing() {
+		close(one.done)
+		return one.done
 	}
-	if everything {
-		l.reading = done
-	}
+	l.reading[name] = one
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	l.readers.Go(func() {
-		defer close(done)
-		if !everything {
-			for _, name := range names {
-				each(name)
-			}
-			return
-		}
-		all()
+		defer cancel()
+		defer close(one.done)
+		act(ctx)
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		l.reading = nil
+		if l.reading[name] == one { // otherwise a later change is read
+			delete(l.reading, name)
+		}
 	})
-	return done
+	l.readers.Go(func() {
+		select {
+		case <-l.closing:
+			cancel()
+		case <-one.done:
+		}
+	})
+	return one.done
 }
 
-// close waits for what is read for pages; then nothing more is.
+func (l *latest) isClosing() bool {
+	select {
+	case <-l.closing:
+		return true
+	default:
+		return false
+	}
+}
+
+// close ends what is read for pages, and waits for it; then nothing more is. It must be called once.
 func (l *latest) close() {
 	l.mu.Lock()
-	l.closed = true
+	close(l.closing)
 	l.mu.Unlock()
 	l.readers.Wait()
 }
@@ -179,8 +199,12 @@ func (s *Console) changed(pipeline string) {
 // last report, which is a few seconds old, without the pipelines that have none yet or that a user has just changed. Those are read meanwhile, for the live
 // stream and for the next page.
 func (s *Console) report(ctx context.Context) (*admin.Report, time.Time) {
-	if names, all := s.latest.unread(); all || len(names) > 0 {
-		s.await(ctx, s.readFor(ctx, names, all), freshWithin)
+	if changed, all := s.latest.unread(); all || len(changed) > 0 {
+		limited, cancel := context.WithTimeout(ctx, freshWithin)
+		defer cancel()
+		for _, done := range s.readFor(ctx, changed, all) {
+			await(limited, done)
+		}
 		return s.latest.shown()
 	}
 	last, at, renewed := s.latest.get()
@@ -188,31 +212,37 @@ func (s *Console) report(ctx context.Context) (*admin.Report, time.Time) {
 		return last, at
 	}
 	s.live.wakeUp()
-	s.await(ctx, renewed, freshWithin)
+	limited, cancel := context.WithTimeout(ctx, freshWithin)
+	defer cancel()
+	await(limited, renewed)
 	return s.latest.shown()
 }
 
-// readFor reads some pipelines, or all, for the page of a request, which does not wait for the end. A report takes a few seconds at most.
-func (s *Console) readFor(ctx context.Context, names []string, all bool) (done <-chan struct{}) {
-	ctx = context.WithoutCancel(ctx)
-	return s.latest.read(names, all, func() {
-		changes, now := s.latest.begin(), time.Now()
-		report := s.config.Source.Report(ctx)
-		s.latest.put(&report, now, changes)
-	}, func(name string) {
-		changes := s.latest.begin()
-		report := s.config.Source.Report(ctx, name)
-		s.latest.putOne(name, &report, changes)
-	})
+// readFor reads the pipelines that users changed, or all, for the page of a request, which does not wait for the end. A report takes a few seconds at most.
+func (s *Console) readFor(ctx context.Context, changed map[string]int, all bool) (done []<-chan struct{}) {
+	if all {
+		return append(done, s.latest.read(ctx, "", 0, func(ctx context.Context) {
+			changes, now := s.latest.begin(), time.Now()
+			if report := s.config.Source.Report(ctx); ctx.Err() == nil {
+				s.latest.put(&report, now, changes)
+			}
+		}))
+	}
+	for name, change := range changed {
+		done = append(done, s.latest.read(ctx, name, change, func(ctx context.Context) {
+			changes := s.latest.begin()
+			if report := s.config.Source.Report(ctx, name); ctx.Err() == nil {
+				s.latest.putOne(name, &report, changes)
+			}
+		}))
+	}
+	return done
 }
 
-// await waits for a channel to be closed, but no longer than most.
-func (s *Console) await(ctx context.Context, done <-chan struct{}, most time.Duration) {
-	timer := time.NewTimer(most)
-	defer timer.Stop()
+// await waits until a channel is closed or ctx is done.
+func await(ctx context.Context, done <-chan struct{}) {
 	select {
 	case <-done:
-	case <-timer.C:
 	case <-ctx.Done():
 	}
 }

@@ -165,3 +165,55 @@ func TestOverview_Reading(t *testing.T) {
 	places(page())
 	s.latest.close()
 }
+
+// awaySource is a source of databases that do not respond: a report takes three seconds, or ends with its context.
+type awaySource struct {
+	slowSource
+	deaf    bool // it does not end with its context
+	reports atomic.Int64
+}
+
+func (s *awaySource) Report(ctx context.Context, only ...string) (r admin.Report) {
+	s.reports.Add(1)
+	if s.deaf {
+		ctx = context.WithoutCancel(ctx)
+	}
+	select {
+	case <-time.After(3 * time.Second):
+	case <-ctx.Done():
+	}
+	for _, name := range only {
+		r.Errors = append(r.Errors, admin.ReportError{Name: name, Error: "the database did not respond within 3s"})
+	}
+	return r
+}
+
+// TestLatest_Close: the end of the console waits for no database that is away, and never for one after the other.
+func TestLatest_Close(t *testing.T) {
+	t.Parallel()
+	for deaf, want := range map[bool]time.Duration{false: 0, true: 3 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			source := &awaySource{deaf: deaf}
+			s := New(Config{Source: source})
+			s.latest.put(&admin.Report{}, time.Now(), 0)
+			for i := range 20 {
+				s.changed(fmt.Sprintf("pipeline-%02d", i))
+			}
+			for range 3 { // the reports are under way for the first page
+				began := time.Now()
+				s.report(t.Context())
+				testkit.Equal(t, "a page takes", time.Since(began), freshWithin)
+			}
+			testkit.Equal(t, "reports", source.reports.Load(), 20)
+			s.changed("pipeline-07")
+			s.report(t.Context())
+			testkit.Equal(t, "reports after one more change", source.reports.Load(), 21)
+			began := time.Now()
+			s.latest.close()
+			testkit.Equal(t, "the end takes at most", time.Since(began) <= want, true)
+			report, _ := s.report(t.Context())
+			testkit.Equal(t, "reports after the end", source.reports.Load(), 21)
+			testkit.Equal(t, "cancelled reports that are shown", len(report.Errors), 0)
+		})
+	}
+}

@@ -134,20 +134,24 @@ var kindProblem = map[string]struct{ title, alone, do string }{
 // problems returns what is wrong, the worst first. Since is not set.
 func problems(s *Console, report *admin.Report) (all []problem) {
 	notReady := map[string]bool{}
+	var reasons [][]admin.NotReadyReason
+	databases := map[string]string{} // why those of pipelines do not work
+	for _, p := range s.config.Source.Pipelines() {
+		of := p.NotReady()
+		reasons = append(reasons, of)
+		for i := range of {
+			if of[i].Class == buffer.NotReadyDatabase {
+				databases[p.Name] = s.config.Redact(of[i].Err.Error())
+			}
+		}
+	}
 	for _, e := range report.Errors {
 		one := kindProblem["database"]
 		notReady[e.Name] = true
-		for _, p := range s.config.Source.Pipelines() {
-			for _, n := range p.NotReady() { // it says more: which file has changed since the start
-				if n.Pipeline == e.Name && n.Class == "database" {
-					e.Error = s.config.Redact(n.Err.Error())
-				}
-			}
-		}
-		all = append(all, problem{Pipeline: e.Name, Title: one.title, Detail: e.Error, Alone: one.alone, Do: one.do})
+		all = append(all, problem{Pipeline: e.Name, Title: one.title, Detail: cmp.Or(databases[e.Name], e.Error), Alone: one.alone, Do: one.do}) // the former says more: which file has changed since the start
 	}
-	for _, p := range s.config.Source.Pipelines() {
-		for _, n := range p.NotReady() {
+	for _, of := range reasons {
+		for _, n := range of {
 			one, ok := kindProblem[n.Kind]
 			switch {
 			case n.Kind != n.Class && ok:

@@ -12,6 +12,7 @@ import (
 type Buffer interface {
 	Queue
 	DeadLetters
+	DeadTimes
 	DeadEditor
 	Auditor
 	Diagnoser
@@ -194,6 +195,13 @@ type DeadLetters interface {
 	// Discard closes up to limit open dead letters that match and returns how many; 0 means that
 	// none is left.
 	Discard(ctx context.Context, f DeadFilter, limit int) (int, error)
+}
+
+// DeadTimes counts a pipeline's dead letters by time.
+type DeadTimes interface {
+	// CountDeadByTime counts the dead letters that match by when they died. A period is an hour or a day in UTC, or another number of whole seconds that divides a
+	// day. It returns up to limit periods in which some died, the latest first. It reads all that match.
+	CountDeadByTime(ctx context.Context, f DeadFilter, period time.Duration, limit int) ([]DeadPeriod, error)
 }
 
 // DeadEditor corrects events before they are replayed.

@@ -59,6 +59,8 @@ type DeadFilter struct {
 	Error string
 	// OlderThan and NewerThan compare the time since DiedAt, by the database's clock; 0: any.
 	OlderThan, NewerThan time.Duration
+	// From and Before are times: DiedAt is not before From, and before Before; zero: any.
+	From, Before time.Time
 	// Closed includes those that were replayed or discarded.
 	Closed bool
 	// Notified excludes those that the dead-letter hook was not notified of.
@@ -96,6 +98,15 @@ type DroppedLetters struct {
 type DeadKey struct {
 	EventID int64
 	GroupID uuid.UUID
+}
+
+// DeadPeriod are the dead letters that died in one period.
+type DeadPeriod struct {
+	// Begin is when the period began, in UTC.
+	Begin time.Time
+	// Count is how many died, the First and the Last one at these times.
+	Count       int64
+	First, Last time.Time
 }
 
 // DeadCount counts dead letters: the Open ones, those of them that the dead-letter hook was not

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"time"
+	"unicode"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
@@ -29,7 +30,7 @@ type Attempt struct {
 type History []Attempt
 
 const (
-	// MaxHistory is how many attempts a [History] has at most, so that it has at most some 10 kB.
+	// MaxHistory is how many attempts a [History] has at most, so that it usually has some 5 kB, and never more than 25 kB.
 	MaxHistory = 20
 	// MaxAttemptError is how many bytes the error of an [Attempt] has at most.
 	MaxAttemptError = 200
@@ -48,9 +49,14 @@ func (h History) Plus(a Attempt) History {
 	return all
 }
 
-// cut returns at most so many bytes of a text.
+// cut returns at most so many bytes of a text, without control characters, which would be longer as JSON.
 func cut(text string, most int) string {
-	text = strings.ToValidUTF8(text, "�")
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return utf8.RuneError
+		}
+		return r
+	}, strings.ToValidUTF8(text, "�"))
 	if len(text) <= most {
 		return text
 	}
@@ -66,12 +72,14 @@ func (h History) String() string {
 	if len(h) == 0 {
 		return ""
 	}
-	text, err := json.Marshal(h)
-	if err != nil { // cannot happen: a time of a database has a year of four digits
+	var text strings.Builder
+	enc := json.NewEncoder(&text)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(h); err != nil { // cannot happen: a time of a database has a year of four digits
 		return ""
 	}
 	var ascii strings.Builder
-	for _, r := range string(text) {
+	for _, r := range strings.TrimSuffix(text.String(), "\n") {
 		switch {
 		case r < utf8.RuneSelf:
 			ascii.WriteRune(r)

@@ -15,9 +15,9 @@ func TestHistory(t *testing.T) {
 	testkit.Equal(t, "no attempt", buffer.History(nil).String(), "")
 	at := time.Date(2026, 1, 2, 3, 4, 5, 6e6, time.UTC)
 	var h buffer.History
-	for range 50 {
+	for i := range 50 {
 		before := len(h)
-		longer := h.Plus(buffer.Attempt{At: at, Relay: strings.Repeat("host", 100), Error: "größe 🙂 \"\x00\xff" + strings.Repeat("ü", 1000), GroupID: buffer.NewGroupID(), Events: 1000})
+		longer := h.Plus(buffer.Attempt{At: at, Relay: strings.Repeat("host", 100), Error: "größe 🙂 \"\x00\xff" + [...]string{strings.Repeat("ü", 1000), strings.Repeat("\x01<\t", 1000), strings.Repeat("🙂", 1000)}[i%3], GroupID: buffer.NewGroupID(), Events: 1000})
 		testkit.Equal(t, "attempts of the one before", len(h), before)
 		h = longer
 	}
@@ -27,7 +27,7 @@ func TestHistory(t *testing.T) {
 			t.Fatalf("the text has the byte %d: %s", c, text)
 		}
 	}
-	if len(text) > 32<<10 {
+	if len(text) > 25_000 {
 		t.Errorf("the text has %d bytes", len(text))
 	}
 	testkit.Equal(t, "it is read", buffer.ParseHistory(text), h)

@@ -17,6 +17,7 @@ var deadCases = []testCase{
 	{name: "dead/lists opaque bytes", run: deadFieldsBytes},
 	{name: "dead/applies filters", run: deadFilters},
 	{name: "dead/lists page by page", run: deadPages},
+	{name: "dead/counts by time", run: deadByTime},
 	{name: "dead/lists the newest first", run: deadNewest},
 	{name: "dead/lists the newest with short texts", run: deadNewestShort},
 	{name: "dead/separates pipelines", run: deadNeighbours},
@@ -108,9 +109,10 @@ func deadFilters(t *testing.T, h Harness) {
 		b := bury(t, f, d.err, outbox.Event{Topic: d.topic, Payload: []byte("1")})
 		ids = append(ids, b.LastID)
 	}
+	var died []time.Time
 	for i, ago := range []time.Duration{5 * lease, 4 * lease, 3 * lease, 2 * lease, 0} {
-		died := time.Now().Add(-ago).UTC().Format("2006-01-02T15:04:05.000Z")
-		f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET died_at = '%s' WHERE event_id = %d", died, ids[i]))
+		died = append(died, time.Now().Add(-ago).UTC().Truncate(time.Millisecond))
+		f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET died_at = '%s' WHERE event_id = %d", died[i].Format("2006-01-02T15:04:05.000Z"), ids[i]))
 	}
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET closed_at = died_at WHERE event_id = %d", ids[2]))
 	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET notified_at = died_at WHERE event_id IN (%d, %d)", ids[2], ids[3]))
@@ -147,6 +149,10 @@ func deadFilters(t *testing.T, h Harness) {
 		{buffer.DeadFilter{OlderThan: 3*lease + lease/2}, at(0, 1), 2, nil},
 		{buffer.DeadFilter{NewerThan: 3*lease + lease/2}, at(3, 4), 1, at(2)},
 		{buffer.DeadFilter{OlderThan: lease, NewerThan: 4*lease + lease/2}, at(1, 3), 1, at(2)},
+		{buffer.DeadFilter{Before: died[2]}, at(0, 1), 2, nil},
+		{buffer.DeadFilter{From: died[2]}, at(3, 4), 1, at(2)},
+		{buffer.DeadFilter{From: died[1], Before: died[3]}, at(1), 1, at(2)},
+		{buffer.DeadFilter{From: died[0], OlderThan: 3*lease + lease/2, NewerThan: 4*lease + lease/2, Before: died[3].Add(-time.Millisecond)}, at(1), 1, nil},
 		{buffer.DeadFilter{Notified: true}, at(3), 0, at(2)},
 		{buffer.DeadFilter{Topic: "orders.created", Error: "bad"}, at(0), 1, nil},
 		{buffer.DeadFilter{Topic: "orders.paid", Error: "100", Notified: true, IDs: ids, OlderThan: time.Minute, NewerThan: 9 * lease}, nil, 0, at(2)},
@@ -164,6 +170,49 @@ func deadFilters(t *testing.T, h Harness) {
 			equal(t, fmt.Sprintf("count, closed %t, of %s", closed, what), n,
 				buffer.DeadCount{Open: int64(len(c.open)), Unnotified: c.unnotified, Closed: int64(len(c.closed))})
 		}
+	}
+}
+
+func deadByTime(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	at := func(text string) time.Time {
+		one, err := time.Parse(time.RFC3339Nano, text)
+		ok(t, "time.Parse", err)
+		return one
+	}
+	all := []string{"2026-03-01T23:59:59.999Z", "2026-03-02T00:00:00.000Z", "2026-03-02T05:00:00.000Z", "2026-03-02T05:59:59.999Z", "2026-03-02T06:30:00.000Z"}
+	for i, died := range all {
+		b := bury(t, f, fmt.Sprintf("refused %d", i), orders(1)...)
+		f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET died_at = '%s' WHERE event_id = %d", died, b.LastID))
+		if i == 3 {
+			f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET closed_at = died_at, closed_as = 'discarded' WHERE event_id = %d", b.LastID))
+		}
+	}
+	hour := func(begin string, n int64, first, last string) buffer.DeadPeriod {
+		return buffer.DeadPeriod{Begin: at(begin), Count: n, First: at(first), Last: at(last)}
+	}
+	hours := []buffer.DeadPeriod{
+		hour("2026-03-02T06:00:00Z", 1, all[4], all[4]), hour("2026-03-02T05:00:00Z", 1, all[2], all[2]), hour("2026-03-02T00:00:00Z", 1, all[1], all[1]), hour("2026-03-01T23:00:00Z", 1, all[0], all[0]),
+	}
+	both := slices.Clone(hours)
+	both[1] = hour("2026-03-02T05:00:00Z", 2, all[2], all[3])
+	for name, c := range map[string]struct {
+		f      buffer.DeadFilter
+		period time.Duration
+		limit  int
+		want   []buffer.DeadPeriod
+	}{
+		"hours":             {buffer.DeadFilter{}, time.Hour, 100, hours},
+		"the latest":        {buffer.DeadFilter{}, time.Hour, 2, hours[:2]},
+		"closed ones":       {buffer.DeadFilter{Closed: true}, time.Hour, 100, both},
+		"days":              {buffer.DeadFilter{}, 24 * time.Hour, 100, []buffer.DeadPeriod{hour("2026-03-02T00:00:00Z", 3, all[1], all[4]), hour("2026-03-01T00:00:00Z", 1, all[0], all[0])}},
+		"those of an error": {buffer.DeadFilter{Error: "refused 0"}, time.Hour, 100, hours[3:]},
+		"those of a period": {buffer.DeadFilter{From: hours[1].Begin, Before: hours[0].Begin}, time.Hour, 100, hours[1:2]},
+		"none":              {buffer.DeadFilter{Topic: "nothing"}, time.Hour, 100, nil},
+	} {
+		got, err := f.Buffer.CountDeadByTime(t.Context(), c.f, c.period, c.limit)
+		ok(t, "CountDeadByTime", err)
+		equal(t, name, fmt.Sprintf("%v", got), fmt.Sprintf("%v", c.want))
 	}
 }
 

@@ -14,6 +14,7 @@ var historyCases = []testCase{
 	{name: "history/has the first and the last of many attempts", run: historyOfMany},
 	{name: "history/one that is not understood is empty", run: historyUnknown},
 	{name: "history/an accepted batch has none", run: historyNone},
+	{name: "history/the halves of a batch that an operator divides have it", run: historyOfHalves},
 }
 
 // tried makes an outcome one of a batch that was sent.
@@ -118,6 +119,18 @@ func historyUnknown(t *testing.T, h Harness) {
 		dead, err := f.Buffer.ListDead(t.Context(), buffer.DeadFilter{}, nil, 10)
 		ok(t, "ListDead", err)
 		equal(t, "dead letter", []any{len(dead), dead[0].GroupID, len(dead[0].History)}, []any{1, group, 0})
+	}
+}
+
+func historyOfHalves(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	f.Insert(t, orders(2)...)
+	b := claim(t, f.Buffer, 10)
+	settle(t, f.Buffer, b, tried(retry(b, lease), "400 one of these"))
+	ok(t, "DivideBatch", f.Second(t).DivideBatch(t.Context(), b.GroupID, true))
+	for range 2 {
+		half := takeOver(t, f.Buffer)
+		sameHistory(t, "history of a half", half.History, buffer.Attempt{Error: "400 one of these", GroupID: b.GroupID, Events: 2})
 	}
 }
 

@@ -61,6 +61,31 @@ func TestClaim_Encodings(t *testing.T) {
 	}
 }
 
+// A history keeps characters that the database's encoding does not have.
+func TestHistory_Encodings(t *testing.T) {
+	t.Parallel()
+	for _, encoding := range []string{"LATIN1", "SQL_ASCII"} {
+		t.Run(encoding, func(t *testing.T) {
+			t.Parallel()
+			pool, b := encodedDB(t, encoding)
+			_, err := pool.Exec(t.Context(), `INSERT INTO outbox_events (topic, payload) VALUES ('t', '1')`)
+			check(t, err)
+			l, err := b.Claim(t.Context(), 10, lease)
+			check(t, err)
+			const first, last = "400 größe € 🙂 \u202e", "422 <b>'größe'\\"
+			check(t, b.Settle(t.Context(), l, []buffer.Outcome{{Verdict: buffer.Retry, GroupID: l.GroupID, Tried: true, Error: first, Attempts: 1}}))
+			l, err = b.TakeOver(t.Context(), lease, buffer.DueRetry)
+			check(t, err)
+			check(t, b.Settle(t.Context(), l, []buffer.Outcome{{Verdict: buffer.Dead, Tried: true, Error: last, Attempts: 2}}))
+			dead, err := b.ListDead(t.Context(), buffer.DeadFilter{}, nil, 10)
+			check(t, err)
+			if len(dead) != 1 || len(dead[0].History) != 2 || dead[0].History[0].Error != first || dead[0].History[1].Error != last {
+				t.Errorf("the dead letters are %+v", dead)
+			}
+		})
+	}
+}
+
 // An event whose text has no equivalent in UTF-8 cannot be read: its batch says so, and holds nothing but its id.
 func TestClaim_Unreadable(t *testing.T) {
 	t.Parallel()

@@ -128,7 +128,7 @@ func (b *Buffer) RetryBatch(ctx context.Context, groupID uuid.UUID, request stri
 const leaseWaitingSQL = `
 UPDATE outbox_batches SET state = 'leased', lease_no = lease_no + 1, owner = $4, due_at = clock_timestamp() + $5::interval
 WHERE buffer IN ($1, $2) AND group_id = $3::uuid AND lease_no = $6::bigint AND state = 'waiting'
-RETURNING lease_no, attempts, outages, unfinished_leases, first_id, last_id, origins, claim_id, clock_timestamp()`
+RETURNING lease_no, attempts, outages, unfinished_leases, first_id, last_id, origins, claim_id, clock_timestamp(), history`
 
 // The events of a batch of a custom table; see package custom.
 const (
@@ -216,7 +216,7 @@ func (b *Buffer) leaseWaiting(ctx context.Context, t *table, live *buffer.LiveBa
 			batch = &buffer.Lease{
 				Batch: buffer.Batch{GroupID: live.GroupID, Pipeline: b.config.Pipeline}, LeaseNo: pg.ReadInt8(v[0]), Attempts: pg.ReadInt4(v[1]),
 				Outages: pg.ReadInt4(v[2]), UnfinishedLeases: pg.ReadInt4(v[3]), FirstID: pg.ReadInt8(v[4]), LastID: pg.ReadInt8(v[5]),
-				Ends: ends, ClaimedAt: pg.ReadTime(v[8]), ClaimedLocal: time.Now(),
+				Ends: ends, ClaimedAt: pg.ReadTime(v[8]), ClaimedLocal: time.Now(), History: buffer.ParseHistory(string(v[9])),
 			}
 			pg.ReadArray(v[6], func(id []byte) { batch.Origins = append(batch.Origins, uuid.UUID(id)) })
 			if v[7] != nil {

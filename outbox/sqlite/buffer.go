@@ -128,6 +128,11 @@ func (b *Buffer) begin(ctx context.Context, on *sql.DB, options *sql.TxOptions, 
 		return err
 	}
 	generation := b.follow.Generation()
+	endTurn, err := db.Turn(ctx)
+	if err != nil {
+		return err
+	}
+	defer endTurn()
 	tx, err := on.BeginTx(ctx, options)
 	if err != nil {
 		return err

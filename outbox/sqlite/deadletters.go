@@ -3,6 +3,7 @@ package sqlite
 import (
 	"context"
 	"database/sql"
+	"errors"
 	"fmt"
 	"math"
 	"time"
@@ -11,13 +12,15 @@ import (
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
 
-// matchSQL is a buffer.DeadFilter; match returns its arguments. lower knows ASCII letters only.
+// matchSQL is a buffer.DeadFilter; match returns its arguments. ?5 and ?6 are the latest and the earliest death, as JSON: a modifier of now, and a time. lower knows ASCII letters only.
 const matchSQL = `pipeline = ?1
   AND (?2 IS NULL OR event_id IN (SELECT value FROM json_each(?2)))
   AND (?3 = '' OR topic = ?3)
   AND (?4 = '' OR instr(lower(error), lower(?4)) > 0)
-  AND (?5 IS NULL OR died_at < strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?5))
-  AND (?6 IS NULL OR died_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?6))
+  AND (?5 ->> 0 IS NULL OR died_at < strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?5 ->> 0))
+  AND (?5 ->> 1 IS NULL OR died_at < ?5 ->> 1)
+  AND (?6 ->> 0 IS NULL OR died_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?6 ->> 0))
+  AND (?6 ->> 1 IS NULL OR died_at >= ?6 ->> 1)
   AND (?7 = 0 OR notified_at IS NOT NULL OR ?7 = 2 AND sink NOT IN (
     SELECT name.value FROM outbox_buffers AS b JOIN outbox_sinks AS s ON s.buffer = b.buffer, json_each(json_insert(s.formerly, '$[#]', s.sink)) AS name
     WHERE b.pipeline = ?1 AND s.hook AND s.dropped_at IS NULL))
@@ -26,11 +29,15 @@ const matchSQL = `pipeline = ?1
     WHERE b.pipeline = ?1 AND s.sink = ?8))`
 
 func (b *Buffer) match(f buffer.DeadFilter) []any {
-	ago := func(d time.Duration) any {
-		if d == 0 {
-			return nil
+	bound := func(ago time.Duration, at time.Time) string {
+		modifier, text := "null", "null"
+		if ago != 0 {
+			modifier = `"-` + db.Seconds(ago) + `"`
 		}
-		return "-" + db.Seconds(d)
+		if !at.IsZero() {
+			text = `"` + at.UTC().Format(db.TimeFormat) + `"`
+		}
+		return "[" + modifier + ", " + text + "]"
 	}
 	notified := 0
 	switch {
@@ -39,7 +46,7 @@ func (b *Buffer) match(f buffer.DeadFilter) []any {
 	case f.SinkNotified: // of those without a hook of their own, no hook is to be notified
 		notified = 2
 	}
-	return []any{b.config.Pipeline, idsArg(f.IDs), f.Topic, f.Error, ago(f.OlderThan), ago(f.NewerThan), notified, f.Sink}
+	return []any{b.config.Pipeline, idsArg(f.IDs), f.Topic, f.Error, bound(f.OlderThan, f.Before), bound(f.NewerThan, f.From), notified, f.Sink}
 }
 
 const (
@@ -115,6 +122,33 @@ func (b *Buffer) ListNewestDead(ctx context.Context, f buffer.DeadFilter, limit 
 func (b *Buffer) CountDead(ctx context.Context, f buffer.DeadFilter) (c buffer.DeadCount, err error) {
 	err = b.db.QueryRowContext(ctx, countDeadSQL, b.match(f)...).Scan(&c.Open, &c.Unnotified, &c.Closed)
 	return c, b.explain(ctx, "counting dead letters", err)
+}
+
+// As a count, it reads all that match.
+const byTimeSQL = `
+SELECT coalesce(unixepoch(died_at), 0) / ?10 * ?10, count(*), min(died_at), max(died_at)
+FROM outbox_dead_letters
+WHERE (?9 OR closed_at IS NULL) AND ` + matchSQL + `
+GROUP BY 1 ORDER BY 1 DESC LIMIT ?11`
+
+// CountDeadByTime implements buffer.DeadTimes.
+func (b *Buffer) CountDeadByTime(ctx context.Context, f buffer.DeadFilter, period time.Duration, limit int) ([]buffer.DeadPeriod, error) {
+	rows, err := b.db.QueryContext(ctx, byTimeSQL, append(b.match(f), f.Closed, int64(period/time.Second), limit)...)
+	all, err := db.All(rows, err, func(rows *sql.Rows, p *buffer.DeadPeriod) error {
+		var (
+			begin       int64
+			first, last string
+		)
+		if err := rows.Scan(&begin, &p.Count, &first, &last); err != nil {
+			return err
+		}
+		p.Begin = time.Unix(begin, 0).UTC()
+		var errFirst, errLast error
+		p.First, errFirst = db.ParseTime(first)
+		p.Last, errLast = db.ParseTime(last)
+		return errors.Join(errFirst, errLast)
+	})
+	return all, b.explain(ctx, "counting dead letters by time", err)
 }
 
 // Those that pickRoutedSQL leaves out.

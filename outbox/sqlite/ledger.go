@@ -285,7 +285,7 @@ RETURNING ` + holdingColumns
 	retryWholeSQL = `
 UPDATE outbox_batches
 SET state = 'waiting', unfinished_leases = ?9, due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?4),
-    attempts = ?5, outages = ?6, error = ?7, address = ?8, history = ?10
+    attempts = ?5, outages = ?6, error = ?7, address = ?8, history = coalesce(?10, history)
 WHERE buffer = ?1 AND group_id = ?2 AND lease_no = ?3 AND state <> 'waiting'`
 
 	// Events that the sink has hold no key.
@@ -327,8 +327,12 @@ func (l ledger) settle(ctx context.Context, batch *buffer.Lease, all []buffer.Ou
 		}
 		if set.RetriesWhole() {
 			o := set.All
+			var history any // NULL leaves it as it is: nothing was tried
+			if o.Tried {
+				history = l.b.historyArg(batch, o)
+			}
 			return fenced(tx.exec(ctx, retryWholeSQL, l.buffer, batch.GroupID.String(), batch.LeaseNo,
-				db.Seconds(o.After), o.Attempts, o.Outages, o.Error, o.Address, o.UnfinishedLeases, l.b.historyArg(batch, o)))
+				db.Seconds(o.After), o.Attempts, o.Outages, o.Error, o.Address, o.UnfinishedLeases, history))
 		}
 		var in holding
 		opening := closeLedgerSQL

@@ -45,10 +45,20 @@ function live() {
     status.textContent = "Live";
     document.querySelector(".at")?.remove();
   };
-  events.onerror = () => {
+  events.onerror = async () => {
     status.classList.add("lost");
-    status.textContent = "The relay does not answer; the figures are of " + new Date(last).toLocaleTimeString() + ". Trying again …";
-    if (events.readyState === EventSource.CLOSED) setTimeout(() => { events.close(); live(); }, 5000);
+    const of = "the figures are of " + new Date(last).toLocaleTimeString() + ". ";
+    status.textContent = "The relay does not answer; " + of + "Trying again …";
+    if (events.readyState !== EventSource.CLOSED) return; // it tries again by itself
+    const answer = await fetch(location.href, { method: "HEAD" }).catch(() => null);
+    if (answer?.status === 401) {
+      const login = document.createElement("a");
+      login.href = "login";
+      login.textContent = "Log in again";
+      status.replaceChildren("The session is over; " + of, login);
+      return;
+    }
+    setTimeout(live, 5000);
   };
 }
 

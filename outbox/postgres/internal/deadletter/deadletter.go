@@ -6,6 +6,7 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -21,7 +22,7 @@ type DeadLetters struct{ base *ledger.Base }
 // New returns the dead letters of a pipeline.
 func New(base *ledger.Base) *DeadLetters { return &DeadLetters{base} }
 
-// matchSQL is a DeadFilter; its parameters are those of Match, $3 the topic, the sink, 'sinks' for SinkNotified, who closes them and why. The server plans with their values, so
+// matchSQL is a DeadFilter; its parameters are those of Match, $5 and $6 the latest and the earliest death, as an interval before now and as a time, $3 the topic, the sink, 'sinks' for SinkNotified, who closes them and why. The server plans with their values, so
 // that a condition without a value costs nothing, and the index of open dead letters is used.
 const matchSQL = `
   d.pipeline = $1
@@ -29,8 +30,10 @@ const matchSQL = `
   AND (($3::text[])[1] = '' OR d.topic = ($3::text[])[1])
   AND (($3::text[])[2] = '' OR d.sink = ($3::text[])[2]` + formerNamesSQL + `)
   AND ($4 = '' OR position(lower($4) IN lower(d.error)) > 0)
-  AND ($5::interval IS NULL OR d.died_at <= (SELECT clock_timestamp()) - $5::interval)
-  AND ($6::interval IS NULL OR d.died_at > (SELECT clock_timestamp()) - $6::interval)
+  AND (($5::text[])[1] IS NULL OR d.died_at <= (SELECT clock_timestamp()) - ($5::text[])[1]::interval)
+  AND (($5::text[])[2] IS NULL OR d.died_at < ($5::text[])[2]::timestamptz)
+  AND (($6::text[])[1] IS NULL OR d.died_at > (SELECT clock_timestamp()) - ($6::text[])[1]::interval)
+  AND (($6::text[])[2] IS NULL OR d.died_at >= ($6::text[])[2]::timestamptz)
   AND (NOT $7::boolean OR d.notified_at IS NOT NULL` + noHookSQL + `)`
 
 // formerNamesSQL finds the dead letters of a sink under its former names. A pipeline with a single sink needs no privilege on outbox_sinks.
@@ -52,18 +55,12 @@ func (l *DeadLetters) SQL(t *ledger.Tables, statement string) string {
 
 // Match returns the parameters of matchSQL, and more.
 func (l *DeadLetters) Match(f buffer.DeadFilter, more ...string) []string {
-	ids, uuids, older, newer := pg.Null, pg.Null, pg.Null, pg.Null
+	ids, uuids := pg.Null, pg.Null
 	if f.UUIDs != nil {
 		uuids = pg.UUIDArray(f.UUIDs)
 	}
 	if f.IDs != nil {
 		ids = pg.IDArray(f.IDs)
-	}
-	if f.OlderThan != 0 {
-		older = pg.Interval(f.OlderThan)
-	}
-	if f.NewerThan != 0 {
-		newer = pg.Interval(f.NewerThan)
 	}
 	var names pg.Array
 	names.Append([]byte(pg.Text(f.Topic)))
@@ -76,7 +73,22 @@ func (l *DeadLetters) Match(f buffer.DeadFilter, more ...string) []string {
 	}
 	names.Append([]byte(l.base.DB.Text(f.ClosedBy)))
 	names.Append([]byte(l.base.DB.Text(f.ClosedReason)))
-	return append([]string{l.base.Pipeline, ids, names.String(), pg.Text(f.Error), older, newer, pg.Bool(f.Notified), uuids}, more...)
+	return append([]string{l.base.Pipeline, ids, names.String(), pg.Text(f.Error), bound(f.OlderThan, f.Before), bound(f.NewerThan, f.From), pg.Bool(f.Notified), uuids}, more...)
+}
+
+// bound is $5 or $6 of matchSQL.
+func bound(ago time.Duration, at time.Time) string {
+	var a pg.Array
+	var interval, timestamp []byte
+	if ago != 0 {
+		interval = []byte(pg.Interval(ago))
+	}
+	if !at.IsZero() {
+		timestamp = []byte(pg.Timestamp(at))
+	}
+	a.Append(interval)
+	a.Append(timestamp)
+	return a.String()
 }
 
 // presentNameSQL is the name of a dead letter's sink now. A dead letter keeps the name under which it died.
@@ -204,6 +216,35 @@ func (l *DeadLetters) CountDead(ctx context.Context, f buffer.DeadFilter) (n buf
 		},
 	})
 	return n, l.base.Explain(ctx, "counting dead letters", err)
+}
+
+// As countSQL, it reads all that match; open ones by their index.
+const byTimeSQL = `
+SELECT to_timestamp(floor(extract(epoch FROM d.died_at)::float8 / $10::float8) * $10::float8), count(*), min(d.died_at), max(d.died_at)
+FROM outbox_dead_letters d
+WHERE ` + matchSQL + `
+  AND ($9::boolean OR d.closed_at IS NULL)
+GROUP BY 1 ORDER BY 1 DESC LIMIT $11::bigint`
+
+// CountDeadByTime implements buffer.DeadTimes.
+func (l *DeadLetters) CountDeadByTime(ctx context.Context, f buffer.DeadFilter, period time.Duration, limit int) (all []buffer.DeadPeriod, err error) {
+	t, err := l.base.Ready(ctx)
+	if err != nil {
+		return nil, err
+	}
+	begin := pg.ReadTx(pg.BulkTimeout, "enable_seqscan", "off")
+	begin.Row = func([][]byte) error {
+		all = nil
+		return nil
+	}
+	err = l.base.DB.Transact(ctx, begin, pg.Step{
+		SQL: l.SQL(t, byTimeSQL), Args: l.Match(f, pg.Bool(f.Closed), pg.Int(int64(period/time.Second)), pg.Int(int64(limit))),
+		Row: func(v [][]byte) error {
+			all = append(all, buffer.DeadPeriod{Begin: pg.ReadTime(v[0]).UTC(), Count: pg.ReadInt8(v[1]), First: pg.ReadTime(v[2]).UTC(), Last: pg.ReadTime(v[3]).UTC()})
+			return nil
+		},
+	})
+	return all, l.base.Explain(ctx, "counting dead letters by time", err)
 }
 
 // Those that ReplayableSQL leaves out.

@@ -43,7 +43,7 @@ WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <>
 	fenceRetrySQL = `
 UPDATE outbox_batches
 SET state = 'waiting', unfinished_leases = $9::int, due_at = clock_timestamp() + $4::interval,
-    attempts = $5::int, outages = $6::int, error = $7, address = $8, history = $10
+    attempts = $5::int, outages = $6::int, error = $7, address = $8, history = coalesce($10, history)
 WHERE buffer = $1 AND group_id = $2::uuid AND lease_no = $3::bigint AND state <> 'waiting'` + FenceSQL
 )
 
@@ -186,12 +186,12 @@ func (s *Settlement) HistoryStep(o *buffer.Outcome) pg.Step {
 	return pg.SetLocal("relay.history", s.Batch.HistoryAfter(o, s.Ledger.base.Owner).String())
 }
 
-// history is the history of the events of an outcome as a parameter.
+// history is the history of a whole batch as a parameter. NULL leaves the ledger row's as it is: nothing was tried.
 func (s *Settlement) history(o *buffer.Outcome) string {
-	if text := s.Batch.HistoryAfter(o, s.Ledger.base.Owner).String(); text != "" {
-		return text
+	if !o.Tried {
+		return pg.Null
 	}
-	return pg.Null
+	return s.Batch.HistoryAfter(o, s.Ledger.base.Owner).String()
 }
 
 // RegroupArgs are the parameters of a statement that gives some events of the batch a new group_id.

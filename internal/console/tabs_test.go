@@ -1,0 +1,181 @@
+package console_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"testing"
+	"testing/synctest"
+
+	"github.com/chromedp/cdproto/network"
+	"github.com/chromedp/chromedp"
+
+	"github.com/outboxrelay/relay/internal/access"
+	"github.com/outboxrelay/relay/internal/testkit"
+)
+
+// setCookie puts a cookie into the tab's profile.
+func (b *tab) setCookie(c *http.Cookie) {
+	b.t.Helper()
+	_, err := chromedp.Call(b, network.SetCookie, network.SetCookieParams{Name: c.Name, Value: c.Value, URL: b.site.url, Path: "/"})
+	testkit.NoError(b.t, err)
+}
+
+// expiredSession is the cookie of a session that has been over for years.
+func expiredSession(t *testing.T) (cookie *http.Cookie) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { // in the year 2000
+		w := httptest.NewRecorder()
+		guard := access.New(access.Token{Name: "admin", Secret: token})
+		user, ok := guard.Login(token)
+		testkit.Equal(t, "the token is known", ok, true)
+		guard.Begin(w, user, false)
+		cookie = w.Result().Cookies()[0]
+	})
+	return cookie
+}
+
+// TestSession_Expired: the overview says that the session is over, and not that the relay is away; a form that was open changes nothing, and after a login all goes on.
+func TestSession_Expired(t *testing.T) {
+	t.Parallel()
+	s := open(t, "")
+	s.insert(t, "bad.order", `{"n": 1}`)
+	s.expectDead(t, 1)
+	b := newTab(t, s)
+	session := func() *http.Cookie { return post(t, s.url+"/login", url.Values{"token": {token}}).Cookies()[0] }
+	expired := expiredSession(t)
+
+	first := session()
+	b.setCookie(first)
+	b.goTo("/")
+	b.see("Live", "1 dead letter")
+	b.setCookie(expired)
+	post(t, s.url+"/logout", nil, func(r *http.Request) { r.AddCookie(first) }) // as its end, it closes the live stream at the next change
+	s.insert(t, "bad.order", `{"n": 2}`)
+	s.expectDead(t, 2)
+	b.see("The session is over; the figures are of ", "Log in again")
+	b.expectAccessibleAs("session-over", "light", 400)
+	b.click("[data-live] a")
+	b.see("Log in", "admin.token")
+
+	b.setCookie(session())
+	b.goTo("/dead/orders/1")
+	b.click("button[value=discard]")
+	b.see("Discard 1 dead letter?")
+	b.setCookie(expired)
+	b.click("main button[value=discard]")
+	b.see("not logged in, or the session is over; log in again")
+	testkit.Equal(t, "open dead letters", s.count(t, "SELECT count(*) FROM outbox_dead_letters WHERE closed_at IS NULL"), 2)
+	b.goTo("/dead/orders/1")
+	b.see("Log in", "admin.token")
+	b.logIn()
+	b.see("Live", "2 dead letters")
+	b.expectQuietBut("401")
+}
+
+// TestTwoTabs: what was changed in one tab meets the forms that another one still shows.
+func TestTwoTabs(t *testing.T) {
+	t.Parallel()
+	s := openWith(t, named, "")
+	for range 3 {
+		s.insert(t, "bad.order", `{"n": 1}`)
+	}
+	s.expectDead(t, 3)
+	one, other := newTab(t, s), newTab(t, s)
+	one.logIn()
+	other.logInWith(aliceToken)
+
+	// A pause of what is paused.
+	one.goTo("/pipelines/orders")
+	one.click("form[action='orders/pause'] button")
+	one.see("Pause orders?")
+	other.goTo("/pipelines/orders")
+	other.click("form[action='orders/pause'] button")
+	other.see("Pause orders?")
+	other.click("main form button")
+	other.see("Paused.")
+	one.click("main form button")
+	one.see("It was paused before.", "alice")
+	one.click("form[action='orders/resume'] button")
+	one.see("Resume orders?")
+	one.click("main form button")
+	one.see("Resumed.")
+
+	// An edit of what was edited.
+	one.goTo("/dead/orders/1/edit")
+	other.goTo("/dead/orders/1/edit")
+	for _, b := range []*tab{one, other} {
+		b.set("textarea", map[*tab]string{one: `{"n": "one"}`, other: `{"n": "other"}`}[b])
+		b.click("main form button")
+		b.see("Replay event 1 with this payload and these headers?")
+	}
+	other.click("main form button")
+	other.see("Event 1 was changed and replayed.")
+	one.click("main form button")
+	one.see("no open dead letter has this id")
+
+	// A selection of which a part is gone.
+	one.goTo("/dead")
+	one.see("event", "orders 2", "orders 3")
+	one.click("[data-all]")
+	one.click("form:last-of-type button[value=replay]")
+	one.see("dead letters?")
+	other.goTo("/dead/orders/2")
+	other.click("button[value=discard]")
+	other.see("Discard 1 dead letter?")
+	other.click("main button[value=discard]")
+	other.see("1 discarded.")
+	one.click("main button[value=replay]")
+	one.see("replayed.")
+	testkit.Equal(t, "events of the discarded one", s.count(t, "SELECT count(*) FROM outbox_events WHERE id = 2"), 0)
+	testkit.Equal(t, "the discarded one", s.count(t, "SELECT count(*) FROM outbox_dead_letters WHERE event_id = 2 AND closed_as = 'discarded' AND closed_by LIKE 'alice%'"), 1)
+	one.expectQuietBut("404")
+	other.expectQuiet()
+}
+
+// TestReplay_DiscardedMeanwhile: a replay that was confirmed too late sends nothing, and says why.
+func TestReplay_DiscardedMeanwhile(t *testing.T) {
+	t.Parallel()
+	s := openWith(t, named, "")
+	s.insert(t, "bad.order", `{"n": 1}`)
+	s.expectDead(t, 1)
+	b := newTab(t, s)
+	b.logIn()
+	b.goTo("/dead/orders/1")
+	b.click("button[value=replay]")
+	b.see("Replay 1 dead letter?")
+	discard := url.Values{"action": {"discard"}, "pipeline": {"orders"}, "id": {"1"}, "confirmed": {"1"}, "reason": {"the tenant is gone"}}
+	testkit.Equal(t, "the other one's discard", post(t, s.url+"/dead/change", discard, bearer(aliceToken)).StatusCode, http.StatusSeeOther)
+	b.click("main button[value=replay]")
+	b.see("Nothing was replayed: somebody else closed them meanwhile, or none matches.")
+	testkit.Equal(t, "events", s.count(t, "SELECT count(*) FROM outbox_events"), 0)
+	b.goTo("/dead/orders/1")
+	b.see("discarded", "by alice, console", "Reason: the tenant is gone")
+	b.goTo("/activity")
+	b.see("the tenant is gone", "alice, console", "admin, console")
+	b.expectQuiet()
+}
+
+// TestOtherProcess_Form: a form about a pipeline that another process has by now changes nothing, and says so.
+func TestOtherProcess_Form(t *testing.T) {
+	t.Parallel()
+	s := open(t, "")
+	s.insert(t, "bad.order", `{"n": 1}`)
+	s.expectDead(t, 1)
+	b := newTab(t, s)
+	b.logIn()
+	const gone = `pipeline "bills" does not exist in this relay`
+	b.goTo("/dead/orders/1")
+	b.set("[name=pipeline]", "bills")
+	b.click("button[value=discard]")
+	b.see(gone)
+	b.expectAccessible("other-process")
+	b.goTo("/pipelines/orders")
+	value[bool](b, "(f => { f.action = f.action.replace('orders', 'bills'); return true })(document.querySelector(\"form[action='orders/pause']\"))")
+	b.click("form[action$='bills/pause'] button")
+	b.see(gone)
+	b.goTo("/pipelines/bills")
+	b.see(gone)
+	testkit.Equal(t, "open dead letters", s.count(t, "SELECT count(*) FROM outbox_dead_letters WHERE closed_at IS NULL"), 1)
+	b.expectQuietBut("404")
+}
