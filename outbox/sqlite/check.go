@@ -49,7 +49,7 @@ var (
 	}, obsolete: "told_at"}
 	buffersTable = requirement{table: "outbox_buffers", columns: []string{
 		"buffer TEXT", "claim TEXT", "pipeline TEXT", "owned_since TEXT", "routed INTEGER NOT NULL DEFAULT 0", "routes_no INTEGER NOT NULL DEFAULT 0",
-		"paused_at TEXT", "paused_by TEXT", "paused_reason TEXT",
+		"paused_at TEXT", "paused_by TEXT", "paused_reason TEXT", "retry_request TEXT", "retry_at TEXT",
 	}}
 	sinksTable = requirement{table: "outbox_sinks", columns: []string{
 		"buffer TEXT", "sink TEXT", "match TEXT", "batch_size INTEGER", "hook INTEGER NOT NULL DEFAULT 0", "formerly TEXT",
