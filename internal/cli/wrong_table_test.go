@@ -115,3 +115,23 @@ func TestEventsLeftBehind(t *testing.T) {
 	db.exec("DELETE FROM payment_events")
 	expect("the old table is empty", 0, false)
 }
+
+// source.table names a table of the application: doctor says that, and nothing that would be wrong about it only if it were a table of events.
+func TestDoctor_TableOfTheApplication(t *testing.T) {
+	t.Parallel()
+	db := newAppDatabase(t, false)
+	config := func(table string) string {
+		return write(t, "pipelines:\n  - name: payments\n    source: {url: \""+db.url+"\", table: "+table+"}\n    sink: {url: \"stdout:\"}\n")
+	}
+	do(t, nil, "migrate", "-c", config("payment_events")).want(t, 0, "; created table ", "")
+	// The relay's tables have another owner than the application's.
+	for _, table := range []string{"payment_events", "outbox_batches", "outbox_dead_letters", "outbox_buffers", "outbox_sinks", "outbox_relays", "outbox_rates"} {
+		db.exec("ALTER TABLE " + table + " OWNER TO pg_monitor")
+	}
+	db.exec("CREATE TABLE truth (id bigint, what jsonb)")
+	r := do(t, nil, "doctor", "-c", config("truth"))
+	r.want(t, 1, "table public.truth exists and is not an event table of the relay: it has no topic, key, payload", "")
+	if strings.Count(r.stdout, "FAIL") != 1 || !strings.Contains(r.stdout, "1 problem") || strings.Contains(r.stdout, "public.outbox_") || strings.Contains(r.stdout, "ALTER TABLE") {
+		t.Errorf("doctor says more than that:\n%s", r.stdout)
+	}
+}

@@ -62,6 +62,11 @@ func LacksEventColumns(columns []string) (lacks []string) {
 	return lacks
 }
 
+// CannotBeEvents reports whether no statement makes a table with these columns the relay's own: it lacks those that events have a value of their own in.
+func CannotBeEvents(columns []string) bool {
+	return !slices.Contains(columns, "topic") || !slices.Contains(columns, "payload")
+}
+
 // IsEventTable reports whether a table with these columns has those of the relay's own, and no others.
 func IsEventTable(columns []string) bool {
 	return LacksEventColumns(columns) == nil && !slices.ContainsFunc(columns, func(c string) bool { return !slices.Contains(EventColumns, c) })

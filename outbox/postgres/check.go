@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -53,6 +52,8 @@ func (b *Buffer) Check(ctx context.Context) error {
 		if err != nil {
 			return b.db.ConnectError(err)
 		}
+	} else if events.Exists && buffer.CannotBeEvents(events.Columns) { // what else it lacks, and who owns it, is the application's affair
+		return catalog.Findings{notready.NotEvents(events.Quoted, events.Name, buffer.LacksEventColumns(events.Columns))}.Err()
 	} else {
 		checkEvents(events, gone, tables["outbox_events"].Columns, &missing)
 	}
@@ -156,14 +157,11 @@ func (b *Buffer) gone(ctx context.Context, events catalog.Table, schema, name st
 
 // checkEvents checks the relay's own table. gone is the finding about one that does not exist.
 func checkEvents(events catalog.Table, gone *buffer.Finding, columns []string, missing *catalog.Findings) {
-	switch lacks := buffer.LacksEventColumns(events.Columns); {
-	case gone != nil:
+	if gone != nil {
 		*missing = append(*missing, *gone)
-	case events.Exists && (slices.Contains(lacks, "topic") || slices.Contains(lacks, "payload")): // no statement makes it one
-		*missing = append(*missing, notready.NotEvents(events.Quoted, events.Name, lacks))
-	default:
-		missing.AddMissing(events, columns, all...)
+		return
 	}
+	missing.AddMissing(events, columns, all...)
 }
 
 // tableName returns the name of the event table, and its schema: "" if the search path has to be searched. It is searched

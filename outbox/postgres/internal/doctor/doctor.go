@@ -64,6 +64,10 @@ func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 	if d.failed("tables", err) || !events.Exists {
 		return d.findings
 	}
+	if !c.Custom && buffer.CannotBeEvents(events.Columns) { // a table of the application, by mistake: what follows is about tables of events
+		d.blockers(ctx, d.privileges(ctx))
+		return d.findings
+	}
 	if d.LedgerSchema == "" {
 		d.LedgerSchema = events.Schema
 	}
