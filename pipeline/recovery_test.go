@@ -2,6 +2,7 @@ package pipeline_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -272,4 +273,102 @@ func (p *panics) Send(ctx context.Context, b *buffer.Batch) error {
 		panic("assignment to entry in nil map")
 	}
 	return p.Sink.Send(ctx, b)
+}
+
+// tables are those of a database of one kind.
+type tables struct {
+	open   func(owner string) buffer.Buffer
+	insert func(events int)
+	due    func() // makes all batches due
+	leased func() int
+	empty  func() // waits until everything is delivered
+}
+
+// settled reports that no batch is leased.
+func (d *tables) settled() error {
+	if n := d.leased(); n > 0 {
+		return fmt.Errorf("%d batches are leased", n)
+	}
+	return nil
+}
+
+// Every relay notices an operator's request, also one whose batches another relay has taken, or delivered, before it asks.
+func TestRecovery_RequestReachesEveryRelay(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func(t *testing.T) tables{
+		"postgres": func(t *testing.T) tables {
+			d := newDatabase(t)
+			return tables{
+				open: func(owner string) buffer.Buffer { return d.buffer(t, owner) }, insert: func(n int) { d.insert(t, "orders", n) },
+				due:    func() { d.exec(t, "UPDATE outbox_batches SET due_at = clock_timestamp()") },
+				leased: func() int { return queryValue[int](t, d, "SELECT count(*) FROM outbox_batches WHERE state = 'leased'") },
+				empty:  func() { t.Helper(); d.expectDrained(t) },
+			}
+		},
+		"sqlite": func(t *testing.T) tables {
+			f := newFile(t)
+			return tables{
+				open: func(owner string) buffer.Buffer { return f.buffer(t, owner) }, insert: func(n int) { f.transaction(t, n, true) },
+				due:    func() { f.exec(t, "UPDATE outbox_batches SET due_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now')") },
+				leased: func() int { return int(f.queryValue(t, "SELECT count(*) FROM outbox_batches WHERE state = 'leased'")) },
+				empty:  func() { t.Helper(); f.expectDrained(t) },
+			}
+		},
+	} {
+		run := func(of string, test func(t *testing.T, d tables, busy *atomic.Bool, at func(owner string) *process, retry func())) {
+			t.Run(name+"/"+of, func(t *testing.T) {
+				t.Parallel()
+				d, to := open(t), redisAt(t, testserver.SharedRedis(t))
+				var busy atomic.Bool
+				busy.Store(true)
+				at := func(owner string) *process {
+					t.Helper()
+					return start(t, d.open(owner), &sendHook{to, func(_ context.Context, _ *buffer.Batch, next func() error) error {
+						if busy.Load() {
+							return &sink.UnavailableError{Err: errTest, RetryAfter: time.Hour}
+						}
+						return next()
+					}}, nil)
+				}
+				operator := d.open("operator")
+				test(t, d, &busy, at, func() {
+					t.Helper()
+					_, err := operator.RetryAll(t.Context(), buffer.NewRetryRequest())
+					testkit.NoError(t, err)
+				})
+			})
+		}
+		run("what another relay delivered", func(t *testing.T, d tables, busy *atomic.Bool, at func(string) *process, retry func()) {
+			d.insert(1)
+			first := at("first")
+			expectClass(t, first, "sink")
+			testserver.Eventually(t, d.settled)
+			busy.Store(false)
+			second := at("second")
+			d.due()
+			d.empty()
+			second.stop(t)
+			d.insert(1)
+			retry()
+			d.empty()
+			first.expectReady(t)
+		})
+		run("what waits", func(t *testing.T, d tables, busy *atomic.Bool, at func(string) *process, retry func()) {
+			relays := []*process{at("first"), at("second")}
+			testserver.Eventually(t, func() error {
+				if relays[0].Ready() == nil || relays[1].Ready() == nil {
+					d.insert(1)
+					return errors.New("a relay has not asked the sink")
+				}
+				return d.settled() // otherwise it would be put back after the request
+			})
+			busy.Store(false)
+			retry()
+			d.empty()
+			relays[0].stop(t)
+			d.insert(1)
+			d.empty()
+			relays[1].expectReady(t)
+		})
+	}
 }

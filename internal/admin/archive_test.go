@@ -59,7 +59,7 @@ func TestMetrics_Archive(t *testing.T) {
 		if orders.asked != 1 || down.asked != 2 {
 			t.Errorf("asked %d times, and %d times after a failure", orders.asked, down.asked)
 		}
-		time.Sleep(maxArchiveAge + time.Second) //nolint:forbidigo // the bubble's time
+		time.Sleep(maxSlowAge + time.Second) //nolint:forbidigo // the bubble's time
 		want["relay_archive_bytes{pipeline=orders}"], want["relay_archive_events{pipeline=orders}"], want["relay_archive_oldest_seconds{pipeline=orders}"] = 8192, nan, 0
 		expect("later, empty and not analysed", want)
 	})

@@ -28,6 +28,7 @@ var (
 	archiveBytesDesc  = desc("relay_archive_bytes", "What the archive takes on the disk, with its indexes; an estimate on SQLite. Absent without an archive, up to a minute old."+unknown)
 	archiveEventsDesc = desc("relay_archive_events", "Estimate of the events in the archive; NaN until PostgreSQL has analysed the table. Absent without an archive, up to a minute old."+unknown)
 	archiveOldestDesc = desc("relay_archive_oldest_seconds", "Time since the oldest event of the archive was archived; 0 if there is none. Absent without an archive, up to a minute old."+unknown)
+	leftBehindDesc    = desc("relay_events_left_behind", "Events in other tables that the pipeline owned before and from which no relay that runs sends, up to 1,000 a table. Not on SQLite, up to a minute old."+unknown)
 	upDesc            = desc("relay_source_up", "1 if the status could be read from the database, 0 otherwise.")
 	batchSizeDesc     = desc("relay_batch_size", "Current batch size: batch_size, or the value that auto found.")
 	workersDesc       = desc("relay_workers", "Current number of batches sent at once: workers, or the value that auto found.")
@@ -46,7 +47,7 @@ type gauges struct{ snapshots snapshots }
 
 // Describe implements prometheus.Collector.
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{pendingDesc, delayedDesc, oldestDesc, batchesDesc, suspectsDesc, suspectDesc, transactionDesc, deadLettersDesc, unnotifiedDesc, hookDesc, archiveBytesDesc, archiveEventsDesc, archiveOldestDesc, upDesc, pausedDesc, readyDesc, notReadyDesc, batchSizeDesc, workersDesc} {
+	for _, d := range []*prometheus.Desc{pendingDesc, delayedDesc, oldestDesc, batchesDesc, suspectsDesc, suspectDesc, transactionDesc, deadLettersDesc, unnotifiedDesc, hookDesc, archiveBytesDesc, archiveEventsDesc, archiveOldestDesc, leftBehindDesc, upDesc, pausedDesc, readyDesc, notReadyDesc, batchSizeDesc, workersDesc} {
 		to <- d
 	}
 }
@@ -56,6 +57,11 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 	for i, size := range g.snapshots.archiveSizes(context.Background()) {
 		if size != nil {
 			collecting{to, g.snapshots[i].pipeline.Name, "", false}.archive(size())
+		}
+	}
+	for i, left := range g.snapshots.leftBehind(context.Background()) {
+		if left != nil {
+			collecting{to, g.snapshots[i].pipeline.Name, "", false}.left(left())
 		}
 	}
 	g.snapshots.each(context.Background(), func(p Pipeline, s buffer.Status, _, err error) {

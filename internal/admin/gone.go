@@ -11,7 +11,7 @@ import (
 // goneFor is how long a process that ended without saying so is shown.
 const goneFor = time.Hour
 
-// Gone returns the processes that neither run nor stopped in order, once each: somebody killed them, or they cannot reach the database.
+// Gone returns the processes that neither run nor stopped in order, once each: somebody killed them, they hang, or they cannot reach the database.
 func Gone(relays []buffer.Relay) (gone []buffer.Relay) {
 	for i := range relays {
 		r := &relays[i]
@@ -31,5 +31,5 @@ func GoneText(r *buffer.Relay) string {
 	if r.Version != "" {
 		version = " (" + r.Version + ")"
 	}
-	return fmt.Sprintf("relay %s%s reported last %s ago and did not stop in order: it was killed, or cannot reach the database", process(r.Owner), version, Age(r.Seen))
+	return fmt.Sprintf("relay %s%s reported last %s ago and did not stop in order: it was killed, hangs, or cannot reach the database", process(r.Owner), version, Age(r.Seen))
 }

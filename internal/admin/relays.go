@@ -19,7 +19,7 @@ type RelayReport struct {
 	Version string `json:"version"`
 	// Running is false for one that stopped, or whose report is overdue: it reports every 10 s.
 	Running bool `json:"running"`
-	// Stopped is true for one that ended in order; one that is neither running nor stopped was killed, or cannot reach the database.
+	// Stopped is true for one that ended in order; one that is neither running nor stopped was killed, hangs, or cannot reach the database.
 	Stopped bool `json:"stopped,omitempty"`
 	// SeenSeconds is how long ago it reported, UptimeSeconds how long before that it started.
 	SeenSeconds   float64 `json:"seen_seconds"`
@@ -135,7 +135,7 @@ func relayProblems(s *buffer.Status, sinks []string, redact func(string) string)
 		if last.Stopped {
 			text += fmt.Sprintf("; %s stopped %s ago", named, Age(last.Seen))
 		} else {
-			text = fmt.Sprintf("no relay has reported for %s; %s did not stop in order: it was killed, or it runs and cannot reach the database", Age(last.Seen), named)
+			text = fmt.Sprintf("no relay has reported for %s; %s did not stop in order: it was killed, or it runs and hangs, or cannot reach the database", Age(last.Seen), named)
 			fix = ". > restart it, because it reads secrets at its start, or start another: relay run -c relay.yaml"
 		}
 	}

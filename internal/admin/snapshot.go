@@ -96,7 +96,8 @@ type snapshot struct {
 	semaphore chan struct{}
 	// changed: the latest status may be of before a change that a user made.
 	changed atomic.Bool
-	archive archive
+	archive slow[buffer.ArchiveSize]
+	left    slow[int64]
 
 	at     time.Time
 	status buffer.Status

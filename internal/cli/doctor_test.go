@@ -161,6 +161,11 @@ func TestDoctor_MissingPrivileges(t *testing.T) {
 	if got := d.find("orders", "error", "tables"); !strings.Contains(got, "> GRANT SELECT, INSERT, UPDATE, DELETE ON public.outbox_events TO") {
 		t.Errorf("the diagnosis is %+v", d)
 	}
+	db.exec("ALTER ROLE " + role + " CONNECTION LIMIT 0")
+	d = doctorJSON(t, write(t, onePipeline("orders", u.String(), "stdout:")), 1)
+	if got := d.find("orders", "error", "server"); !strings.Contains(got, "SQLSTATE 53300") || !strings.Contains(got, "> all connections are in use") || strings.Contains(got, "start the server") {
+		t.Errorf("without a connection the diagnosis is %+v", d)
+	}
 }
 
 // Doctor changes no event and no ledger row, and creates no file.

@@ -150,7 +150,7 @@ func TestMigrate_WrongName(t *testing.T) {
 			do(t, nil, "doctor", "-c", config("payment_events", "")).want(t, 0, "0 problems", "")
 			db.exec("UPDATE outbox_buffers SET pipeline = 'payments' WHERE buffer = 'public.payment_events'")
 			db.exec("INSERT INTO payment_events (topic, payload) VALUES ('t', '{}'), ('t', '{}')")
-			do(t, nil, "doctor", "-c", typo).want(t, 0, "pipeline payments also owns table public.payment_events, which has events (2) that this configuration does not send", "")
+			do(t, nil, "doctor", "-c", typo).want(t, 1, "pipeline payments also owns table public.payment_events, which has events (2) that this configuration does not send", "")
 			do(t, nil, "status", "-c", typo).want(t, 0, "payments: pipeline payments also owns table public.payment_events, which has events (2) that this configuration does not send", "")
 			custom := config("paymnt_events", ", project: \"SELECT e.id, to_jsonb(e) AS payload FROM {events} e\"")
 			do(t, nil, "doctor", "-c", custom).want(t, 1, "does not exist (did you mean payment_events?)", "")

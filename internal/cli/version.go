@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
@@ -64,5 +65,5 @@ func build() (name, revision string, changed bool) {
 			}
 		}
 	}
-	return cmp.Or(name, "(devel)"), revision, changed
+	return cmp.Or(strings.Trim(name, "()"), "devel"), revision, changed // Go writes (devel)
 }

@@ -222,7 +222,7 @@ var trustMutants = []mutant{
 	{
 		name: "a relay that was killed counts as running",
 		file: "outbox/buffer/relay.go",
-		old:  "!r.Stopped && r.Seen < silentAfter",
+		old:  "!r.Stopped && r.Seen < SilentAfter",
 		new:  "!r.Stopped",
 		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/relays",
 	},

@@ -131,11 +131,12 @@ type Deferrer interface {
 	RetryRefused(ctx context.Context) (int, error)
 
 	// RetryAll makes all waiting batches due, whatever they wait for, by request of an operator. It returns how
-	// many wait. A request has a name of its own, by which a relay in another process notices it, though it
-	// sends nothing at the time (RetryRequest).
+	// many wait. A request has a name of its own, by which relays in other processes notice it, though they
+	// send nothing at the time (RetryRequest). It is one to all sinks and dead-letter hooks of the pipeline.
 	RetryAll(ctx context.Context, request string) (int, error)
 
-	// RetryRequest returns the latest request of which batches still wait; "" if there is none.
+	// RetryRequest returns the latest request of the last minute, or of which batches still wait; "" if there is none. A request is
+	// kept for a minute, because one relay may deliver all that waits before another one asks.
 	RetryRequest(ctx context.Context) (string, error)
 }
 

@@ -38,8 +38,8 @@ type RelayReport struct {
 const (
 	// ReportEvery is how often a relay reports at the least.
 	ReportEvery = 10 * time.Second
-	// silentAfter is when one that has not reported is taken to be gone: one report may fail.
-	silentAfter = 2 * ReportEvery
+	// SilentAfter is when one that has not reported is taken to be gone: one report may fail.
+	SilentAfter = 2 * ReportEvery
 )
 
 // The classes of reasons why a relay makes no progress.
@@ -70,7 +70,7 @@ type Relay struct {
 }
 
 // Runs reports whether the process has not stopped, as far as is known: one that was killed counts until its report is overdue.
-func (r *Relay) Runs() bool { return !r.Stopped && r.Seen < silentAfter }
+func (r *Relay) Runs() bool { return !r.Stopped && r.Seen < SilentAfter }
 
 // MaxRelays is how many rows of relays [Status] has, those that run first.
 const MaxRelays = 1000

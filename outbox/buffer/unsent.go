@@ -49,6 +49,9 @@ var EventColumns = []string{"id", "topic", "key", "payload", "headers", "created
 // firstEventColumns are those that it had in the first version.
 var firstEventColumns = []string{"id", "topic", "key", "payload", "headers", "created_at", "group_id"}
 
+// FirstEventColumns returns the columns that each version of the relay's own table has.
+func FirstEventColumns() []string { return slices.Clone(firstEventColumns) }
+
 // LacksEventColumns returns the columns that each version of the relay's own table has, and the table with these columns does not.
 func LacksEventColumns(columns []string) (lacks []string) {
 	for _, c := range firstEventColumns {
@@ -57,6 +60,16 @@ func LacksEventColumns(columns []string) (lacks []string) {
 		}
 	}
 	return lacks
+}
+
+// CannotBeEvents reports whether no statement makes a table with these columns the relay's own: it lacks those that events have a value of their own in.
+func CannotBeEvents(columns []string) bool {
+	return !slices.Contains(columns, "topic") || !slices.Contains(columns, "payload")
+}
+
+// IsEventTable reports whether a table with these columns has those of the relay's own, and no others.
+func IsEventTable(columns []string) bool {
+	return LacksEventColumns(columns) == nil && !slices.ContainsFunc(columns, func(c string) bool { return !slices.Contains(EventColumns, c) })
 }
 
 // UnsentEventColumns returns the columns, of all those of a table that is used as the relay's own, that are not sent. As in

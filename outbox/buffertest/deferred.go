@@ -217,7 +217,8 @@ func deferredHeld(t *testing.T, h Harness) {
 	equal(t, "batches made due again", made, 0)
 }
 
-// deferredAll: an operator's request makes all waiting batches due and stays readable while they wait.
+// deferredAll: an operator's request makes all waiting batches due. It stays readable for a minute, because a relay may take them all before another one
+// reads it, and while they wait.
 func deferredAll(t *testing.T, h Harness) {
 	f := h.Open(t, Options{})
 	n := f.Neighbour(t)
@@ -236,9 +237,12 @@ func deferredAll(t *testing.T, h Harness) {
 		equal(t, "batches that RetryAll made due", waiting, want)
 	}
 	first, second := buffer.NewRetryRequest(), buffer.NewRetryRequest()
+	forget := func() {
+		f.Exec(t, "UPDATE outbox_buffers SET retry_at = '2026-01-02 03:04:05Z' WHERE retry_at IS NOT NULL")
+	}
 	request("")
 	all(first, 0)
-	request("")
+	request(first)
 	refused, waits, pause, leased := claim(t, f.Buffer, 1), claim(t, f.Buffer, 1), claim(t, f.Buffer, 1), claim(t, f.Buffer, 1)
 	settle(t, f.Buffer, refused, retry(refused, lease))
 	outage(t, f.Buffer, waits, "a", lease)
@@ -259,6 +263,9 @@ func deferredAll(t *testing.T, h Harness) {
 	all(first, 3)
 	all(second, 3)
 	request(second)
+	forget()
+	request(second) // they wait
+	all(second, 3)
 	taken := map[uuid.UUID]bool{}
 	for range 3 {
 		b := takeOver(t, f.Buffer)
@@ -271,5 +278,15 @@ func deferredAll(t *testing.T, h Harness) {
 	if taken[leased.GroupID] || taken[neighbour.GroupID] {
 		t.Error("a batch was made due that does not wait, or is another's")
 	}
+	request(second)
+	of := func(queue buffer.Deferrer, want string) {
+		t.Helper()
+		got, err := queue.RetryRequest(t.Context())
+		ok(t, "RetryRequest", err)
+		equal(t, "the request", got, want)
+	}
+	of(f.Buffer.DeadLetterQueue(), second) // it is one to the whole pipeline
+	of(n.Buffer, "")
+	forget()
 	request("")
 }

@@ -233,7 +233,7 @@ func (b *Buffer) orphaned(ctx context.Context) ([]buffer.Finding, error) {
 	if err != nil || t == nil {
 		return found, err
 	}
-	left, err := b.base.AlsoOwns(ctx, &t.Tables)
+	left, err := b.base.FindLeft(ctx, &t.Tables)
 	return append(found, left...), err
 }
 

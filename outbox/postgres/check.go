@@ -1,10 +1,10 @@
 package postgres
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -38,22 +38,24 @@ func (b *Buffer) Check(ctx context.Context) error {
 	if events.Ambiguous != nil { // the rest depends on which one is meant
 		return events.Ambiguous.Err()
 	}
-	near := ""
+	var gone *buffer.Finding
 	if !events.Exists && events.ForbiddenSchema == "" {
-		if near, err = catalog.Similar(ctx, b.db, schema, name); err != nil {
+		if gone, err = b.gone(ctx, events, schema, name); err != nil {
 			return b.db.ConnectError(err)
 		}
 	}
 	var facts custom.Facts
 	if b.config.Custom.Is() {
 		if facts, err = custom.Read(ctx, b.db, events); err == nil {
-			err = custom.Check(ctx, b.db, facts, custom.Config{CustomTable: b.config.Custom, Schema: b.config.Schema, Near: near, Archive: b.config.Archive != ""}, &missing)
+			err = custom.Check(ctx, b.db, facts, custom.Config{CustomTable: b.config.Custom, Schema: b.config.Schema, Gone: gone, Archive: b.config.Archive != ""}, &missing)
 		}
 		if err != nil {
 			return b.db.ConnectError(err)
 		}
+	} else if events.Exists && buffer.CannotBeEvents(events.Columns) { // what else it lacks, and who owns it, is the application's affair
+		return catalog.Findings{notready.NotEvents(events.Quoted, events.Name, buffer.LacksEventColumns(events.Columns))}.Err()
 	} else {
-		checkEvents(events, near, tables["outbox_events"].Columns, &missing)
+		checkEvents(events, gone, tables["outbox_events"].Columns, &missing)
 	}
 	switch {
 	case own != "":
@@ -133,16 +135,33 @@ func (b *Buffer) Check(ctx context.Context) error {
 	return wrong
 }
 
-// checkEvents checks the relay's own table. near is a table that may be meant if it does not exist, or "".
-func checkEvents(events catalog.Table, near string, columns []string, missing *catalog.Findings) {
-	switch lacks := buffer.LacksEventColumns(events.Columns); {
-	case !events.Exists && events.ForbiddenSchema == "":
-		missing.AddNoTable(events, near, false)
-	case events.Exists && (slices.Contains(lacks, "topic") || slices.Contains(lacks, "payload")): // no statement makes it one
-		*missing = append(*missing, notready.NotEvents(events.Quoted, events.Name, lacks))
-	default:
-		missing.AddMissing(events, columns, all...)
+// gone is the finding about a buffer that does not exist.
+func (b *Buffer) gone(ctx context.Context, events catalog.Table, schema, name string) (*buffer.Finding, error) {
+	custom := b.config.Custom.Is()
+	buffers, err := catalog.Find(ctx, b.db, cmp.Or(b.config.Schema, schema), "outbox_buffers")
+	if err != nil {
+		return nil, err
 	}
+	lost, err := catalog.Lost(ctx, b.db, buffers, b.config.Pipeline, schema, name, custom)
+	if err != nil {
+		return nil, err
+	}
+	if lost != nil {
+		f := lost.Finding(custom)
+		return &f, nil
+	}
+	near, err := catalog.Similar(ctx, b.db, schema, name)
+	f := notready.NoTable(events.Wanted, near, custom)
+	return &f, err
+}
+
+// checkEvents checks the relay's own table. gone is the finding about one that does not exist.
+func checkEvents(events catalog.Table, gone *buffer.Finding, columns []string, missing *catalog.Findings) {
+	if gone != nil {
+		*missing = append(*missing, *gone)
+		return
+	}
+	missing.AddMissing(events, columns, all...)
 }
 
 // tableName returns the name of the event table, and its schema: "" if the search path has to be searched. It is searched

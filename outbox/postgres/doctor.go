@@ -70,7 +70,23 @@ func (b *Buffer) AlsoOwned(ctx context.Context) ([]buffer.Finding, error) {
 	if t == nil {
 		return nil, nil
 	}
-	return b.base.AlsoOwns(ctx, &t.Tables)
+	return b.base.FindLeft(ctx, &t.Tables)
+}
+
+// LeftBehind returns how many events are in other tables that the pipeline owned before and from which no relay that runs sends, up to 1,000 in each. Custom tables do
+// not count.
+func (b *Buffer) LeftBehind(ctx context.Context) (events int64, err error) {
+	t := b.table.Load()
+	if t == nil {
+		return 0, nil
+	}
+	left, err := b.base.AlsoOwns(ctx, &t.Tables)
+	for _, table := range left {
+		if table.Events {
+			events += table.Rows
+		}
+	}
+	return events, err
 }
 
 // Terminate implements supervisor.Source.

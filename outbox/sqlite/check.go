@@ -2,6 +2,7 @@ package sqlite
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -49,7 +50,7 @@ var (
 	}, obsolete: "told_at"}
 	buffersTable = requirement{table: "outbox_buffers", columns: []string{
 		"buffer TEXT", "claim TEXT", "pipeline TEXT", "owned_since TEXT", "routed INTEGER NOT NULL DEFAULT 0", "routes_no INTEGER NOT NULL DEFAULT 0",
-		"paused_at TEXT", "paused_by TEXT", "paused_reason TEXT",
+		"paused_at TEXT", "paused_by TEXT", "paused_reason TEXT", "retry_request TEXT", "retry_at TEXT",
 	}}
 	sinksTable = requirement{table: "outbox_sinks", columns: []string{
 		"buffer TEXT", "sink TEXT", "match TEXT", "batch_size INTEGER", "hook INTEGER NOT NULL DEFAULT 0", "formerly TEXT",
@@ -194,6 +195,9 @@ func (b *Buffer) lacks(ctx context.Context, tx transaction, r requirement) (lack
 	table := db.Quote(r.table)
 	switch {
 	case len(has) == 0:
+		if lost, err := b.lost(ctx, tx, r.table); err != nil || lost != nil {
+			return lost, err
+		}
 		near, err := b.similar(ctx, tx, r.table)
 		return []buffer.Finding{notready.NoTable(table, near, false)}, err
 	case slices.Contains(has, r.obsolete):
@@ -207,6 +211,52 @@ func (b *Buffer) lacks(ctx context.Context, tx transaction, r requirement) (lack
 		}
 	}
 	return lacks, nil
+}
+
+// Tables with the columns of the relay's own that are no archive and that no pipeline owns.
+const (
+	ownedSQL = `
+SELECT EXISTS (SELECT 1 FROM outbox_buffers WHERE buffer = ?1 AND pipeline = ?2)`
+
+	likeEventsSQL = `
+SELECT name FROM sqlite_schema AS s
+WHERE type = 'table' AND NOT EXISTS (SELECT 1 FROM outbox_buffers AS b WHERE b.buffer = s.name COLLATE NOCASE AND b.pipeline IS NOT NULL)
+  AND NOT EXISTS (SELECT 1 FROM json_each(?1) AS c WHERE c.value NOT IN (SELECT lower(i.name) FROM pragma_table_info(s.name) AS i))
+  AND NOT EXISTS (SELECT 1 FROM pragma_table_info(s.name) AS i WHERE lower(i.name) = 'archived_at')
+ORDER BY name LIMIT 100`
+)
+
+// lost returns the finding about the buffer, which does not exist, if the pipeline owned it; nil if it did not, or for another table.
+func (b *Buffer) lost(ctx context.Context, tx transaction, table string) ([]buffer.Finding, error) {
+	var known, owned bool
+	if table != b.config.Table {
+		return nil, nil
+	}
+	if err := tx.row(ctx, tableExistsSQL, "outbox_buffers").Scan(&known); err != nil || !known {
+		return nil, err
+	}
+	if err := tx.row(ctx, ownedSQL, table, b.config.Pipeline).Scan(&owned); err != nil || !owned {
+		return nil, err
+	}
+	custom := b.config.Custom.Is()
+	lost := notready.Lost{Table: db.Quote(table), Pipeline: b.config.Pipeline}
+	if !custom {
+		columns, err := json.Marshal(buffer.FirstEventColumns())
+		if err != nil {
+			return nil, err
+		}
+		rows, err := tx.rows(ctx, likeEventsSQL, string(columns))
+		names, err := db.Column[string](rows, err)
+		if err != nil {
+			return nil, err
+		}
+		var like []notready.Found
+		for _, name := range names {
+			like = append(like, notready.Found{Quoted: db.Quote(name), Source: name, Back: "ALTER TABLE " + db.Quote(name) + " RENAME TO " + db.Quote(table)})
+		}
+		lost.Now = notready.Likest(table, like, func(f notready.Found) string { return f.Source })
+	}
+	return []buffer.Finding{lost.Finding(custom)}, nil
 }
 
 const namesSQL = `

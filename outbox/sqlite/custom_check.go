@@ -60,6 +60,9 @@ func (c *customTable) missing(ctx context.Context, tx transaction) (missing []bu
 	}
 	switch {
 	case !f.exists:
+		if lost, err := c.b.lost(ctx, tx, c.b.config.Table); err != nil || lost != nil {
+			return lost, err
+		}
 		add("does not exist, or is not a table", "correct source.table; migrate does not make a custom table")
 		return missing, nil
 	case !f.keyType.Valid:

@@ -443,16 +443,25 @@ const (
 UPDATE outbox_batches SET due_at = min(due_at, strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), owner = ?2
 WHERE buffer = ?1 AND sink = ?3 AND state = 'waiting'`
 
+	saveRequestSQL = `
+UPDATE outbox_buffers SET retry_request = ?2, retry_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') WHERE buffer = ?1`
+
+	// The first relay that reads a request may settle all its batches before another one reads it, so for a minute the buffer has it too.
 	retryRequestSQL = `
-SELECT coalesce(max(owner), '') FROM outbox_batches
-WHERE buffer = ?1 AND sink = ?3 AND state = 'waiting' AND owner LIKE ?2 || '%'`
+SELECT max(
+  coalesce((SELECT max(owner) FROM outbox_batches WHERE buffer = ?1 AND sink = ?3 AND state = 'waiting' AND owner LIKE ?2 || '%'), ''),
+  coalesce((SELECT retry_request FROM outbox_buffers WHERE buffer = ?4 AND retry_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-1 minute')), ''))`
 )
 
 // RetryAll implements buffer.Deferrer.
 func (l ledger) RetryAll(ctx context.Context, request string) (waiting int, err error) {
 	err = l.b.write(ctx, "making all batches due", func(tx transaction) error {
 		rows, err := tx.exec(ctx, retryAllSQL, l.buffer, request, l.sinkName())
+		if err != nil {
+			return err
+		}
 		waiting = int(rows)
+		_, err = tx.exec(ctx, saveRequestSQL, l.b.config.Table, request)
 		return err
 	})
 	return waiting, err
@@ -461,7 +470,7 @@ func (l ledger) RetryAll(ctx context.Context, request string) (waiting int, err 
 // RetryRequest implements buffer.Deferrer.
 func (l ledger) RetryRequest(ctx context.Context) (request string, err error) {
 	err = l.b.read(ctx, "looking for a request to retry", func(tx transaction) error {
-		return tx.row(ctx, retryRequestSQL, l.buffer, buffer.RetryRequestPrefix, l.sinkName()).Scan(&request)
+		return tx.row(ctx, retryRequestSQL, l.buffer, buffer.RetryRequestPrefix, l.sinkName(), l.b.config.Table).Scan(&request)
 	})
 	return request, err
 }

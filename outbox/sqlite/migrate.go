@@ -189,6 +189,8 @@ func (b *Buffer) addColumns(ctx context.Context) (added []string, err error) {
 			{"outbox_buffers", "paused_at", "TEXT"},
 			{"outbox_buffers", "paused_by", "TEXT"},
 			{"outbox_buffers", "paused_reason", "TEXT"},
+			{"outbox_buffers", "retry_request", "TEXT"},
+			{"outbox_buffers", "retry_at", "TEXT"},
 			{"outbox_sinks", "paused_at", "TEXT"},
 			{"outbox_sinks", "paused_by", "TEXT"},
 			{"outbox_sinks", "paused_reason", "TEXT"},

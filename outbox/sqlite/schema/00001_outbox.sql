@@ -99,7 +99,9 @@ CREATE TABLE IF NOT EXISTS outbox_buffers (
     routes_no  INTEGER NOT NULL DEFAULT 0,   -- rises with every change of the buffer's rows in outbox_sinks
     paused_at  TEXT,                         -- relays claim and send nothing until it is resumed
     paused_by  TEXT,
-    paused_reason TEXT
+    paused_reason TEXT,
+    retry_request TEXT,                      -- the last relay retry: relays end their pauses, once
+    retry_at   TEXT                          -- when
 );
 INSERT OR IGNORE INTO outbox_buffers (buffer, claim) VALUES ({{.Buffer}}, 'stamp');
 

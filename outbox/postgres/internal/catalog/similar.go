@@ -7,7 +7,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
-	"github.com/outboxrelay/relay/outbox/internal/notready"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -48,9 +47,4 @@ func SimilarTx(ctx context.Context, tx pgx.Tx, schema, name string) (string, err
 	}
 	names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	return buffer.NearestTable(name, slices.DeleteFunc(names, func(n string) bool { return n == name })), err
-}
-
-// AddNoTable adds that a table does not exist. near is one that may be meant, or "". The relay's own is made by migrate.
-func (f *Findings) AddNoTable(t Table, near string, custom bool) {
-	*f = append(*f, notready.NoTable(t.Wanted, near, custom))
 }

@@ -16,8 +16,8 @@ type Config struct {
 	buffer.CustomTable
 	// Schema is where the relay's own tables are; the custom table's if empty.
 	Schema string
-	// Near is a table that may be meant if the custom table does not exist, or "".
-	Near string
+	// Gone is the finding about the custom table if it does not exist.
+	Gone *buffer.Finding
 	// Archive reports whether delivered events are archived.
 	Archive bool
 }
@@ -29,7 +29,7 @@ func Check(ctx context.Context, db *pg.DB, t Facts, c Config, missing *catalog.F
 		missing.AddForbidden(t.Table.ForbiddenSchema, t.Table.Role)
 		return nil
 	case !t.Table.Exists:
-		missing.AddNoTable(t.Table, c.Near, true)
+		*missing = append(*missing, *c.Gone)
 		return nil
 	case !t.Table.IsTable:
 		missing.Add(t.Table.Quoted+" is not a table; events are claimed and deleted in one", "name the table behind it as source.table")

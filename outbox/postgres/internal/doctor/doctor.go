@@ -64,6 +64,10 @@ func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 	if d.failed("tables", err) || !events.Exists {
 		return d.findings
 	}
+	if !c.Custom && buffer.CannotBeEvents(events.Columns) { // a table of the application, by mistake: what follows is about tables of events
+		d.blockers(ctx, d.privileges(ctx))
+		return d.findings
+	}
 	if d.LedgerSchema == "" {
 		d.LedgerSchema = events.Schema
 	}
@@ -167,6 +171,9 @@ func (d *diagnosis) server(ctx context.Context) bool {
 			fix = "correct source.url, or create the role or the database"
 		case errors.Is(err, buffer.ErrNoWrites):
 			fix = freeSpace
+		case pg.Code(err) == pg.CodeNoConnection:
+			fix = "all connections are in use: end those that are not needed, or raise the limit (max_connections, or CONNECTION LIMIT of the role or the database); a superuser sees who has them: " +
+				"SELECT usename, application_name, client_addr, state, count(*) FROM pg_stat_activity GROUP BY 1, 2, 3, 4 ORDER BY 5 DESC. Each relay process keeps up to 32 for a database, and one to listen"
 		}
 		d.problem(about, err.Error(), fix)
 		return false

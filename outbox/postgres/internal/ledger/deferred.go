@@ -62,14 +62,34 @@ WHERE group_id = ANY (ARRAY(
   WHERE buffer = $1 AND sink = $2 AND due_at > $3::timestamptz AND state = 'waiting'
   FOR UPDATE SKIP LOCKED))`
 
+	saveRequestSQL = `
+UPDATE outbox_buffers SET retry_request = $2, retry_at = clock_timestamp() WHERE buffer = $1`
+
+	// The first relay that reads a request may settle all its batches before another one reads it, so for a minute the buffer has it too.
 	retryRequestSQL = `
-SELECT coalesce(max(owner), '') FROM outbox_batches
-WHERE buffer = $1 AND sink = $2 AND due_at > $3::timestamptz AND state = 'waiting' AND owner LIKE $4 || '%'`
+SELECT coalesce(greatest(
+  (SELECT max(owner) FROM outbox_batches
+   WHERE buffer = $1 AND sink = $2 AND due_at > $3::timestamptz AND state = 'waiting' AND owner LIKE $4 || '%'),
+  (SELECT retry_request FROM outbox_buffers WHERE buffer = $5 AND retry_at > clock_timestamp() - interval '1 minute')), '')`
 )
 
 // RetryAll implements buffer.Deferrer.
 func (l *Ledger) RetryAll(ctx context.Context, request string) (int, error) {
-	return l.makeDue(ctx, "retrying all batches", retryAllSQL, l.base.DB.Text(request))
+	const doing = "retrying all batches"
+	request = l.base.DB.Text(request)
+	waiting, err := l.makeDue(ctx, doing, retryAllSQL, request)
+	if err != nil {
+		return 0, err
+	}
+	t, err := l.base.Ready(ctx)
+	if err != nil {
+		return 0, err
+	}
+	// Not in the transaction above, which has batches locked.
+	err = l.base.DB.Transact(ctx, l.base.DB.WriteTx(l.base.DB.StatementTimeout, "synchronous_commit", "off"), pg.Step{
+		SQL: t.SQL(saveRequestSQL), Args: []string{t.Buffer, request},
+	})
+	return waiting, l.base.Explain(ctx, doing, err)
 }
 
 // RetryRequest implements buffer.Deferrer.
@@ -79,7 +99,7 @@ func (l *Ledger) RetryRequest(ctx context.Context) (request string, err error) {
 		return "", err
 	}
 	err = l.base.DB.Transact(ctx, pg.ReadTx(l.base.DB.StatementTimeout, "enable_seqscan", "off"), pg.Step{
-		SQL: t.SQL(retryRequestSQL), Args: []string{l.name(t), l.SinkName(), pg.Timestamp(l.dueAfter()), l.base.DB.Text(buffer.RetryRequestPrefix)},
+		SQL: t.SQL(retryRequestSQL), Args: []string{l.name(t), l.SinkName(), pg.Timestamp(l.dueAfter()), l.base.DB.Text(buffer.RetryRequestPrefix), t.Buffer},
 		Row: func(v [][]byte) error {
 			request = string(v[0])
 			return nil

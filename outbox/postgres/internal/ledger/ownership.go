@@ -103,44 +103,84 @@ func (b *Base) LookElsewhere(ctx context.Context, t *Tables) error {
 	return nil
 }
 
-// Other tables whose buffers the pipeline owns. Reading a table may run functions of its owner (row security, rules).
+// Other tables whose buffers the pipeline owns and no relay that runs sends from. Reading a table may run functions of its owner (row security, rules). In one of exactly
+// the relay's own columns every row is an event; what rows of another one are, its configuration says, and that is not known any more.
 const alsoOwnsSQL = `
-SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname)
+SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname),
+       ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace JOIN outbox_buffers b ON b.buffer = n.nspname || '.' || c.relname
 WHERE b.pipeline = $1 AND b.buffer <> $2 AND c.relkind IN ('r', 'p') AND NOT c.relrowsecurity AND NOT c.relhasrules
-  AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT') LIMIT 10`
+  AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+  AND NOT EXISTS (SELECT FROM outbox_relays r WHERE r.buffer = b.buffer AND NOT r.stopped AND r.seen_at > clock_timestamp() - $3::interval) LIMIT 10`
 
-// AlsoOwns returns findings about other tables that the pipeline owns in which events are left: it was configured for them before, and
-// source.table has another name since, perhaps by mistake.
-func (b *Base) AlsoOwns(ctx context.Context, t *Tables) (found []buffer.Finding, err error) {
-	var tables []string
-	err = b.DB.Transact(ctx, pg.ReadTx(b.DB.StatementTimeout), pg.Step{SQL: t.SQL(alsoOwnsSQL), Args: []string{b.Pipeline, t.Buffer}, Row: func(v [][]byte) error {
-		tables = append(tables, string(v[0]))
+// maxLeft bounds how many rows of a table are counted.
+const maxLeft = 1000
+
+// Left is another table that the pipeline owns and that has rows: the pipeline was configured for it before, and source.table has another
+// name since, perhaps by mistake.
+type Left struct {
+	// Table is the quoted name.
+	Table string
+	// Rows are at most maxLeft.
+	Rows int64
+	// Events reports whether each row is an event. Otherwise it is a custom table, some of whose rows may not be events.
+	Events bool
+}
+
+// AlsoOwns returns other tables that the pipeline owns in which rows are left, and from which no relay that runs sends.
+func (b *Base) AlsoOwns(ctx context.Context, t *Tables) (left []Left, err error) {
+	const doing = "looking for other tables of the pipeline"
+	var tables []Left
+	begin := pg.ReadTx(b.DB.StatementTimeout)
+	begin.Row = func([][]byte) error {
+		tables = nil
 		return nil
-	}})
-	for _, table := range tables {
-		if err != nil {
-			break
-		}
-		err = b.DB.Transact(ctx, pg.ReadTx(b.DB.StatementTimeout), pg.Step{SQL: "SELECT count(*)::text FROM (SELECT FROM " + table + " LIMIT 1000) r", Row: func(v [][]byte) error {
-			n := string(v[0])
-			if n == "1000" {
-				n = "1000 or more"
-			}
-			if n != "0" {
-				found = append(found, buffer.Finding{
-					Level: buffer.LevelWarning, Subject: "owner",
-					Text: "pipeline " + b.Pipeline + " also owns table " + table + ", which has events (" + n + ") that this configuration does not send: it names " + t.Events,
-					Fix:  "correct source.table; if it was changed on purpose, run the relay with the old source.table, too, until that table is empty",
-				})
-			}
+	}
+	err = b.DB.Transact(ctx, begin, pg.Step{
+		SQL: t.SQL(alsoOwnsSQL), Args: []string{b.Pipeline, t.Buffer, pg.Interval(buffer.SilentAfter)}, Row: func(v [][]byte) error {
+			var columns []string
+			pg.ReadArray(v[1], func(c []byte) { columns = append(columns, string(c)) })
+			tables = append(tables, Left{Table: string(v[0]), Events: buffer.IsEventTable(columns)})
 			return nil
-		}})
-	}
+		},
+	})
 	if err != nil {
-		return nil, b.Explain(ctx, "looking for other tables of the pipeline", err)
+		return nil, b.Explain(ctx, doing, err)
 	}
-	return found, nil
+	for _, table := range tables {
+		err := b.DB.Transact(ctx, pg.ReadTx(b.DB.StatementTimeout), pg.Step{
+			SQL: "SELECT count(*) FROM (SELECT FROM " + table.Table + " LIMIT " + pg.Int(maxLeft) + ") r",
+			Row: func(v [][]byte) error { table.Rows = pg.ReadInt8(v[0]); return nil },
+		})
+		if err != nil {
+			return nil, b.Explain(ctx, doing, err)
+		}
+		if table.Rows > 0 {
+			left = append(left, table)
+		}
+	}
+	return left, nil
+}
+
+// FindLeft returns a finding about each table of AlsoOwns: an error if nobody sends its events, a warning if its rows may not be events.
+func (b *Base) FindLeft(ctx context.Context, t *Tables) (found []buffer.Finding, err error) {
+	left, err := b.AlsoOwns(ctx, t)
+	for _, table := range left {
+		n, level := pg.Int(table.Rows), buffer.LevelWarning
+		if table.Rows == maxLeft {
+			n += " or more"
+		}
+		if table.Events {
+			level = buffer.LevelError
+		}
+		found = append(found, buffer.Finding{
+			Level: level, Subject: "owner",
+			Text: "pipeline " + b.Pipeline + " also owns table " + table.Table + ", which has events (" + n + ") that this configuration does not send: it names " + t.Events +
+				", and no relay runs that sends from the other",
+			Fix: "correct source.table; if it was changed on purpose, run the relay with the old source.table, too, until that table is empty",
+		})
+	}
+	return found, err
 }
 
 // MovedTo is the conflict of a buffer whose trigger names the ledger of another schema; see OtherLedgerSQL.

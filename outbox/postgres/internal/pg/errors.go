@@ -16,6 +16,7 @@ import (
 const (
 	CodeReadOnly           = "25006"
 	CodeDiskFull           = "53100"
+	CodeNoConnection       = "53300" // of the server, the role or the database
 	CodeNoStatement        = "26000"
 	CodeDuplicateStatement = "42P05"
 	CodeResultChanged      = "0A000" // and RETURNING, where a rule replaces the statement; a subquery in the condition of an index

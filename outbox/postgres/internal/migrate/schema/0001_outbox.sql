@@ -119,7 +119,9 @@ CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_buffers (
     routes_no  bigint NOT NULL DEFAULT 0,     -- rises with every change of the buffer's rows in outbox_sinks
     paused_at  timestamptz,                   -- relays claim and send nothing until it is resumed
     paused_by  text,
-    paused_reason text
+    paused_reason text,
+    retry_request text,                       -- the last relay retry: relays end their pauses, once
+    retry_at   timestamptz                    -- when
 );
 
 -- The sinks that the events of a buffer are routed to; none for a single one.

@@ -1,0 +1,137 @@
+package cli
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The table of a pipeline is renamed. migrate would make an empty one, so first of all the name is asked about.
+func TestRenamedTable(t *testing.T) {
+	t.Parallel()
+	for _, sqlite := range []bool{false, true} {
+		t.Run(map[bool]string{false: "postgres", true: "sqlite"}[sqlite], func(t *testing.T) {
+			t.Parallel()
+			db := newAppDatabase(t, sqlite)
+			path := write(t, "pipelines:\n  - name: payments\n    source: {url: \""+db.url+"\", table: payment_events}\n    sink: {url: \"stdout:\"}\n")
+			do(t, nil, "migrate", "-c", path).want(t, 0, "; created table ", "")
+			db.exec("INSERT INTO payment_events (topic, payload) VALUES ('t', '1')")
+			r := start(t, nil, "run", "-c", path)
+			wait(t, time.Minute, func() error {
+				if !strings.Contains(r.stdout.String(), `"id":"1"`) {
+					return errors.New("nothing is sent")
+				}
+				return nil
+			})
+			r.signal(os.Interrupt)
+			r.exit()
+			expect := func(text, fix string) {
+				t.Helper()
+				for _, command := range []string{"status", "doctor"} {
+					got := do(t, nil, command, "-c", path)
+					all := strings.ReplaceAll(got.stdout+got.stderr, `"`, "")
+					if got.code != 1 || !strings.Contains(all, text) || !strings.Contains(all, fix) {
+						t.Errorf("%s exits with %d and says\n%s\nwant %q and %q", command, got.code, all, text, fix)
+					}
+				}
+			}
+			const dropped = "; if it was dropped, to create an empty one: relay migrate -c "
+			db.exec("ALTER TABLE payment_events RENAME TO payment_events_old")
+			if sqlite {
+				expect("table payment_events existed, and pipeline payments owned it: was it renamed? payment_events_old has the same columns",
+					"if it was, ALTER TABLE payment_events_old RENAME TO payment_events; if the new name is intended, source.table: payment_events_old"+dropped)
+				return
+			}
+			db.exec("CREATE TABLE payment_events_old_copy (LIKE payment_events_old INCLUDING ALL)") // is not the table that the relay knew
+			expect("table public.payment_events, which pipeline payments owns, was renamed: it is public.payment_events_old now",
+				"ALTER TABLE public.payment_events_old RENAME TO payment_events; if the new name is intended, source.table: public.payment_events_old")
+			db.exec("CREATE SCHEMA archive; ALTER TABLE payment_events_old RENAME TO payment_events; ALTER TABLE payment_events SET SCHEMA archive")
+			expect("it is archive.payment_events now", "ALTER TABLE archive.payment_events SET SCHEMA public")
+			// It was restored under another name, or the relay has not written down yet which one it was.
+			db.exec("DROP TABLE archive.payment_events")
+			expect("table public.payment_events existed, and pipeline payments owned it: was it renamed? public.payment_events_old_copy has the same columns",
+				"if it was, ALTER TABLE public.payment_events_old_copy RENAME TO payment_events; if the new name is intended, source.table: public.payment_events_old_copy"+dropped)
+			db.exec("DROP TABLE payment_events_old_copy")
+			expect("table public.payment_events existed, and pipeline payments owned it: was it renamed?", "if it was, give it its name back, or correct source.table"+dropped)
+		})
+	}
+}
+
+// source.table names another table than before, by mistake: nothing is pending there, and the events of the other one are not sent. While the old table is
+// drained by a relay of its own, and when it is empty, all is well.
+func TestEventsLeftBehind(t *testing.T) {
+	t.Parallel()
+	db := newAppDatabase(t, false)
+	config := func(table string) string {
+		return write(t, "admin: {listen: \"127.0.0.1:0\"}\npipelines:\n  - name: payments\n    source: {url: \""+db.url+"\", table: "+table+"}\n    sink: {url: \"stdout:\"}\n")
+	}
+	before, after := config("payment_events"), config("new_events")
+	for _, path := range []string{before, after} {
+		do(t, nil, "migrate", "-c", path).want(t, 0, "; created table ", "")
+		do(t, nil, "doctor", "-c", path).want(t, 0, "0 problems", "")
+	}
+	db.exec("UPDATE outbox_buffers SET pipeline = 'payments'")
+	run := func(path string) *relay {
+		t.Helper()
+		r := start(t, nil, "run", "-c", path)
+		r.waitForLog("pipeline runs")
+		return r
+	}
+	const says = "pipeline payments also owns table public.payment_events, which has events (1) that this configuration does not send: it names public.new_events, and no relay runs"
+	expect := func(what string, code int, problem bool) {
+		t.Helper()
+		for _, command := range []string{"doctor", "status"} {
+			r := do(t, nil, command, "-c", after)
+			want := code
+			if command == "status" {
+				want = 0
+			}
+			if r.code != want || strings.Contains(r.stdout, says) != problem {
+				t.Errorf("%s: %s exits with %d and says\n%s%s", what, command, r.code, r.stdout, r.stderr)
+			}
+		}
+	}
+	expect("both are empty", 0, false)
+	db.exec("INSERT INTO payment_events (topic, payload, available_at) VALUES ('t', '1', now() + interval '1 day')")
+	expect("nobody sends them", 1, true)
+	mistaken := run(after)
+	expect("the relay sends from the new one", 1, true)
+	mistaken.waitForLog("also owns table public.payment_events")
+	old := run(before)
+	wait(t, time.Minute, func() error {
+		if r := do(t, nil, "doctor", "-c", after); r.code != 0 {
+			return errors.New(r.stdout)
+		}
+		return nil
+	})
+	expect("the old table is drained", 0, false)
+	old.signal(os.Interrupt)
+	old.exit()
+	expect("nobody sends them any more", 1, true)
+	db.exec("ALTER TABLE payment_events ADD COLUMN sent_at timestamptz") // perhaps a custom table whose rows stay
+	expect("rows that may be no events", 0, true)
+	db.exec("DELETE FROM payment_events")
+	expect("the old table is empty", 0, false)
+}
+
+// source.table names a table of the application: doctor says that, and nothing that would be wrong about it only if it were a table of events.
+func TestDoctor_TableOfTheApplication(t *testing.T) {
+	t.Parallel()
+	db := newAppDatabase(t, false)
+	config := func(table string) string {
+		return write(t, "pipelines:\n  - name: payments\n    source: {url: \""+db.url+"\", table: "+table+"}\n    sink: {url: \"stdout:\"}\n")
+	}
+	do(t, nil, "migrate", "-c", config("payment_events")).want(t, 0, "; created table ", "")
+	// The relay's tables have another owner than the application's.
+	for _, table := range []string{"payment_events", "outbox_batches", "outbox_dead_letters", "outbox_buffers", "outbox_sinks", "outbox_relays", "outbox_rates"} {
+		db.exec("ALTER TABLE " + table + " OWNER TO pg_monitor")
+	}
+	db.exec("CREATE TABLE truth (id bigint, what jsonb)")
+	r := do(t, nil, "doctor", "-c", config("truth"))
+	r.want(t, 1, "table public.truth exists and is not an event table of the relay: it has no topic, key, payload", "")
+	if strings.Count(r.stdout, "FAIL") != 1 || !strings.Contains(r.stdout, "1 problem") || strings.Contains(r.stdout, "public.outbox_") || strings.Contains(r.stdout, "ALTER TABLE") {
+		t.Errorf("doctor says more than that:\n%s", r.stdout)
+	}
+}
