@@ -178,7 +178,12 @@ func (s *Console) deadEdit(w http.ResponseWriter, r *http.Request) {
 	changed, err := p[0].Change(ctx, admin.Replay, q, false, nil)
 	s.changed(d.Pipeline)
 	s.config.Audit.Add(ctx, audit.Entry{Who: q.ClosedBy, Action: "edit and replay", Pipeline: d.Pipeline, Count: changed.Changed, Detail: "event " + d.ID, Reason: q.ClosedReason})
-	if err != nil || changed.Changed == 0 {
+	changed.CleanReasons(s.config.Redact, s.config.HidePayloads)
+	switch {
+	case err == nil && changed.Refused > 0:
+		s.fail(w, r, http.StatusUnprocessableEntity, fmt.Errorf("the dead letter was changed, but the table refuses its row%s; correct it again", refusedBecause(changed.Refusals)))
+		return
+	case err != nil || changed.Changed == 0:
 		s.fail(w, r, http.StatusServiceUnavailable, errors.Join(errors.New("the event was changed, but not replayed; replay it from the list"), err))
 		return
 	}
