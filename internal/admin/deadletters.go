@@ -21,6 +21,8 @@ import (
 // DeadLetters are the dead letters of a pipeline. The methods of Store must be safe for concurrent use.
 type DeadLetters struct {
 	Store DeadLetterStore
+	// Table is the buffer table, for messages.
+	Table string
 	// HasHook reports whether the pipeline has a dead-letter hook, which must be
 	// notified of a dead letter before it is closed. Without it that holds for the dead letters of sinks with a hook of their own.
 	HasHook bool
@@ -65,6 +67,7 @@ type DeadLetterStore interface {
 	Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
 	Discard(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
 	EditDead(ctx context.Context, e buffer.DeadEdit) error
+	RowColumns(ctx context.Context) ([]string, error)
 }
 
 // Action is how dead letters are closed.

@@ -52,11 +52,13 @@ func (e *edited) document() []byte {
 }
 
 // edit returns the change that a document on one line makes. What was not changed stays as it was written.
-func (e *edited) edit(written []byte) (buffer.DeadEdit, error) {
+func (e *edited) edit(ctx context.Context, written []byte) (buffer.DeadEdit, error) {
 	change := buffer.DeadEdit{ID: e.event.ID, UUID: e.event.UUID, Row: e.event.Row != nil, Old: e.event.Payload, New: written}
 	if change.Row {
 		change.Old = e.event.Row
-		return change, admin.CheckEditedRow(&e.event, written, e.custom.ID, e.custom.Cursor)
+		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+		defer cancel()
+		return change, e.CheckEditedRow(ctx, &e.event, written, e.custom.ID, e.custom.Cursor)
 	}
 	if !e.headers {
 		return change, nil
@@ -124,7 +126,7 @@ func (a *app) editAndReplay(ctx context.Context, all []deadLetters, f *deadFlags
 	text, after, err := checkEdited(path, written)
 	var edit buffer.DeadEdit
 	if err == nil {
-		edit, err = e.edit(text)
+		edit, err = e.edit(ctx, text)
 	}
 	if err != nil {
 		return fmt.Errorf("%w; %s", err, kept)

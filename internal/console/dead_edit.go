@@ -112,7 +112,7 @@ func (s *Console) deadEdit(w http.ResponseWriter, r *http.Request) {
 		again(http.StatusConflict, "Somebody else has changed the event since this form was opened; nothing was changed. Your text is below. The next step shows it beside what is there now.")
 		return
 	}
-	text, err := s.checkEdited(e, []byte(r.PostForm.Get("text")))
+	text, err := s.checkEdited(ctx, e, []byte(r.PostForm.Get("text")))
 	if err != nil {
 		again(http.StatusUnprocessableEntity, err.Error())
 		return
@@ -192,7 +192,7 @@ func (s *Console) deadEdit(w http.ResponseWriter, r *http.Request) {
 }
 
 // checkEdited returns what was written on one line.
-func (s *Console) checkEdited(e *buffer.DeadEvent, written []byte) ([]byte, error) {
+func (s *Console) checkEdited(ctx context.Context, e *buffer.DeadEvent, written []byte) ([]byte, error) {
 	var (
 		valid json.RawMessage
 		one   bytes.Buffer
@@ -214,7 +214,11 @@ func (s *Console) checkEdited(e *buffer.DeadEvent, written []byte) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
-	return one.Bytes(), admin.CheckEditedRow(e, one.Bytes(), p.Keys()...)
+	letters, err := s.selected(e.Pipeline)
+	if err != nil {
+		return nil, err
+	}
+	return one.Bytes(), letters[0].CheckEditedRow(ctx, e, one.Bytes(), p.Keys()...)
 }
 
 // sameJSON reports whether two texts differ in white space alone. No text is another one than null.

@@ -203,6 +203,9 @@ type DeadEditor interface {
 	// event is in the buffer, because another sink still waits for it, the error wraps [ErrEventWaits]: that sink gets the old text,
 	// and a replay would join it.
 	EditDead(ctx context.Context, e DeadEdit) error
+
+	// RowColumns returns the columns of a custom table, which a row may have; nil for the relay's own table.
+	RowColumns(ctx context.Context) ([]string, error)
 }
 
 // Auditor compares ledger and buffer.
