@@ -69,6 +69,9 @@ func (a *app) printRequests(b *strings.Builder, paint func(colour, string) strin
 	if result.WithoutHeaders != nil {
 		fmt.Fprintf(b, "\n%s the headers of %s\nThe request program ignores them: %s\n", paint(yellow, "not sent:"), eventsOf(result.WithoutHeaders), config.AddHeaders)
 	}
+	for _, m := range p.Sink.UnknownMembers() {
+		fmt.Fprintf(b, "\n%s the request program reads %s\n%s\n", paint(yellow, "warning:"), m.Text, m.Fix)
+	}
 	for _, r := range result.Rejected {
 		fmt.Fprintf(b, "\n%s event %s\n%s\n", paint(yellow, "not sent:"), r.Event, printable(a.redact(r.Err.Error())))
 	}
