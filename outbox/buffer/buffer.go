@@ -232,6 +232,9 @@ type Diagnoser interface {
 	// UnsentColumns returns the columns of the table of events that are not sent, and are lost when a delivered row is deleted: see
 	// [CustomTable.Unsent] and [UnsentEventColumns].
 	UnsentColumns(ctx context.Context) ([]string, error)
+
+	// CountExcluded counts the rows of a custom table that [CustomTable.Where] excludes, up to a limit; 0 without a condition.
+	CountExcluded(ctx context.Context, limit int) (int, error)
 }
 
 // TokenBucket is a rate limit that processes share.
