@@ -114,6 +114,9 @@ func TestDeadEdit(t *testing.T) {
 			t.Errorf("left are %q", left)
 		}
 
+		r, _ = editing(t, "true", path, "--id", "18")
+		r.want(t, 2, "", "no dead letter that can be replayed matches; 18 was discarded ")
+
 		// Its id is in the buffer.
 		db.exec("UPDATE outbox_dead_letters SET closed_at = NULL, closed_as = NULL WHERE event_id = 17")
 		r, _ = editing(t, "sed -i 's/890.10/7/; s/890.20/7/'", path, "--id", "17")
