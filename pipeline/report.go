@@ -14,7 +14,7 @@ const (
 	reportTick     = time.Second
 	ticksPerMinute = int(time.Minute / reportTick)
 	// reportChanged is how often a report is written at the most while counts change. One that did not change is written every
-	// buffer.ReportEvery; a new reason why no progress is made, or its end, at once.
+	// buffer.ReportEvery; a new reason why no progress is made, or its end, or the first delivery after as long without one, at once.
 	reportChanged = 5 * time.Second
 )
 
@@ -180,8 +180,15 @@ func (r *reporter) dueAfter(report buffer.RelayReport) time.Duration {
 		return buffer.ReportEvery
 	case report.NotReadyClass != last.NotReadyClass:
 		return reportTick
+	case report.Delivered != last.Delivered && r.isQuiet():
+		return reportTick
 	}
 	return reportChanged
+}
+
+// isQuiet reports whether the last delivery that was written is a while ago, or there was none: somebody may wait for the next one.
+func (r *reporter) isQuiet() bool {
+	return r.last.LastDelivery < 0 || r.last.LastDelivery+time.Since(r.at) >= reportChanged
 }
 
 func (r *reporter) write(ctx context.Context, report buffer.RelayReport) {

@@ -105,6 +105,26 @@ func TestReporter(t *testing.T) {
 			t.Errorf("the log is %q; want one line with %q", h.log, want)
 		}
 	})
+	run("FirstDelivery", func(t *testing.T, h *harness) {
+		defer h.start(t.Context())()
+		one := []buffer.Outcome{{Verdict: buffer.Delivered, IDs: []int64{1}}}
+		for i := range 3 {
+			wait(11 * time.Second) // the last report was a second ago
+			h.progress.settled(batchNow(), one, time.Now())
+			wait(1100 * time.Millisecond)
+			if last := h.to.last(); last.Delivered != int64(i+1) || last.LastDelivery < 0 || last.LastDelivery > 2*time.Second {
+				t.Errorf("a second after delivery %d the report is %+v", i+1, last)
+			}
+		}
+		before := len(h.to.all)
+		for range 20 { // no quiet between them
+			h.progress.settled(batchNow(), one, time.Now())
+			wait(time.Second)
+		}
+		if n := len(h.to.all) - before; n < 4 || n > 5 {
+			t.Errorf("%d reports in 20 seconds of deliveries", n)
+		}
+	})
 	run("NotReady", func(t *testing.T, h *harness) {
 		h.notOK, h.waiting = errStarting, 3
 		defer h.start(t.Context())()

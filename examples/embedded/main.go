@@ -1,7 +1,7 @@
 // Command embedded is a service that moves its own events: it places an order for each POST /orders, with the order's event in
 // the same transaction, and runs the relay in the same process.
 //
-// DATABASE_URL names a PostgreSQL database with the tables of shop.sql.
+// DATABASE_URL names a PostgreSQL database with the tables of shop.sql, which has one customer: curl -d customer=customer-7 localhost:8080/orders
 package main
 
 import (
@@ -9,6 +9,7 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"os"
@@ -90,6 +91,7 @@ func placeOrder(pool *pgxpool.Pool) http.HandlerFunc {
 			})
 		})
 		if err != nil {
+			slog.ErrorContext(req.Context(), "placing an order failed", "error", err)
 			http.Error(w, "the order was not placed", http.StatusInternalServerError)
 			return
 		}

@@ -2,16 +2,20 @@ package admin
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// CheckEditedRow rejects a row of a custom table that is not an object, or would be another event: keys are the columns that identify one.
-func CheckEditedRow(e *buffer.DeadEvent, text []byte, keys ...string) error {
+// CheckEditedRow rejects a row of a custom table that is not an object, or would be another event, or has a new name that is no column: a replay drops such a value.
+// keys are the columns that identify an event.
+func (d DeadLetters) CheckEditedRow(ctx context.Context, e *buffer.DeadEvent, text []byte, keys ...string) error {
 	if e.Row == nil {
 		return nil
 	}
@@ -28,6 +32,20 @@ func CheckEditedRow(e *buffer.DeadEvent, text []byte, keys ...string) error {
 				return fmt.Errorf("the row's %s is %s; expected %s, because an event keeps its identity", column, is[column], value)
 			}
 		}
+	}
+	columns, err := d.Store.RowColumns(ctx)
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(is)) {
+		if _, had := was[name]; had || slices.Contains(columns, name) {
+			continue
+		}
+		text := fmt.Sprintf("table %s has no column %s", d.Table, name)
+		if near := buffer.Nearest(name, columns, max(1, len(name)/3)); near != "" {
+			text += " (did you mean " + near + "?)"
+		}
+		return errors.New(text)
 	}
 	return nil
 }

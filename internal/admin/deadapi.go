@@ -265,6 +265,7 @@ func (s *Server) changeDead(act Action) http.HandlerFunc {
 		}
 		changed, err := p.Change(ctx, act, f, o.DryRun, nil)
 		changed.Pipeline = p.Name
+		changed.CleanReasons(s.config.Redact, s.config.HidePayloads)
 		if !o.DryRun {
 			s.config.Audit.Add(ctx, audit.Entry{
 				Who: f.ClosedBy, Action: string(act), Pipeline: p.Name, Count: changed.Changed, Detail: o.selection(), Reason: f.ClosedReason,

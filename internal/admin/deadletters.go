@@ -2,9 +2,11 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +21,8 @@ import (
 // DeadLetters are the dead letters of a pipeline. The methods of Store must be safe for concurrent use.
 type DeadLetters struct {
 	Store DeadLetterStore
+	// Table is the buffer table, for messages.
+	Table string
 	// HasHook reports whether the pipeline has a dead-letter hook, which must be
 	// notified of a dead letter before it is closed. Without it that holds for the dead letters of sinks with a hook of their own.
 	HasHook bool
@@ -64,6 +68,7 @@ type DeadLetterStore interface {
 	Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
 	Discard(ctx context.Context, f buffer.DeadFilter, limit int) (int, error)
 	EditDead(ctx context.Context, e buffer.DeadEdit) error
+	RowColumns(ctx context.Context) ([]string, error)
 }
 
 // Action is how dead letters are closed.
@@ -84,6 +89,9 @@ type Changed struct {
 	Unnotified int64 `json:"unnotified"`
 	// Skipped ones have an id that is in the buffer, or a row that the table refuses, or were closed meanwhile.
 	Skipped int64 `json:"skipped"`
+	// Refused are those of the skipped ones whose row the table refuses. Refusals says why, for at most [maxRefusals] of them.
+	Refused  int64     `json:"refused,omitempty"`
+	Refusals []Refusal `json:"refusals,omitempty"`
 	// ClosedMeanwhile are those of the skipped ones that another command has closed.
 	ClosedMeanwhile int64 `json:"closed_meanwhile"`
 	// DiedMeanwhile match too, and are still open, because their events died while the command ran.
@@ -91,6 +99,16 @@ type Changed struct {
 	// Dropped are those that a replay skipped, or would skip, because their sink is dropped. They are not in Skipped.
 	Dropped []buffer.DroppedLetters `json:"dropped,omitempty"`
 	DryRun  bool                    `json:"dry_run"`
+}
+
+// maxRefusals is how many dead letters that a table refuses are named.
+const maxRefusals = 100
+
+// Refusal is why a table refuses the row of a dead letter, in the database's words.
+type Refusal struct {
+	EventID Identity `json:"event_id"`
+	// Reason is "" if payloads are hidden.
+	Reason string `json:"reason,omitempty"`
 }
 
 // Change applies an action to all open dead letters that match, in several transactions. It calls progress,
@@ -110,6 +128,8 @@ func (d DeadLetters) Change(ctx context.Context, act Action, f buffer.DeadFilter
 	if act == Replay {
 		change = d.Store.Replay
 	}
+	refused := map[Identity]string{}
+	f.OnRefused = func(r buffer.Refusal) { refused[refusedIdentity(r)] = r.Reason }
 	// total excludes events that die meanwhile.
 	for c.Changed < total {
 		n, err := change(ctx, f, int(min(int64(d.BatchSize), total-c.Changed)))
@@ -134,10 +154,75 @@ func (d DeadLetters) Change(ctx context.Context, act Action, f buffer.DeadFilter
 	open = max(0, open-dropped)
 	if c.Skipped = total - c.Changed; c.Skipped > 0 {
 		c.ClosedMeanwhile = max(0, c.Skipped-open)
+		c.addRefused(refused)
 	} else {
 		c.DiedMeanwhile = open
 	}
 	return c, nil
+}
+
+func refusedIdentity(r buffer.Refusal) Identity {
+	if r.UUID != uuid.Nil {
+		return Identity{uuid: r.UUID}
+	}
+	return Identity{id: r.ID}
+}
+
+// addRefused names events that the table refuses, the lowest ids first.
+func (c *Changed) addRefused(why map[Identity]string) {
+	c.Refused = min(int64(len(why)), c.Skipped-c.ClosedMeanwhile)
+	for _, id := range slices.SortedFunc(maps.Keys(why), Identity.compare) {
+		if len(c.Refusals) == maxRefusals || c.Refused == 0 {
+			break
+		}
+		c.Refusals = append(c.Refusals, Refusal{id, why[id]})
+	}
+}
+
+// Refusal returns why the table refuses the row of an event; "" if it does not, or is not named.
+func (c *Changed) Refusal(e *buffer.DeadEvent) string {
+	of := refusedIdentity(buffer.Refusal{ID: e.ID, UUID: e.UUID})
+	for _, r := range c.Refusals {
+		if r.EventID == of {
+			return r.Reason
+		}
+	}
+	return ""
+}
+
+// CleanReasons removes secrets from the reasons with redact, or leaves the reasons out if payloads are hidden: some quote a value.
+func (c *Changed) CleanReasons(redact func(string) string, hidden bool) {
+	for i := range c.Refusals {
+		if c.Refusals[i].Reason = redact(c.Refusals[i].Reason); hidden {
+			c.Refusals[i].Reason = ""
+		}
+	}
+}
+
+// RefusalsText counts the reasons of [Changed.Refusals], the commonest first: "new row violates ..., 3 times; ..."; "" if none is known.
+func RefusalsText(all []Refusal) string {
+	const shown = 3
+	var (
+		counts  = map[string]int{}
+		reasons []string
+	)
+	for _, r := range all {
+		if counts[r.Reason]++; counts[r.Reason] == 1 && r.Reason != "" {
+			reasons = append(reasons, r.Reason)
+		}
+	}
+	slices.SortStableFunc(reasons, func(a, b string) int { return cmp.Compare(counts[b], counts[a]) })
+	more := len(reasons) - shown
+	for i, reason := range reasons {
+		if counts[reason] > 1 {
+			reasons[i] = fmt.Sprintf("%s, %d times", reason, counts[reason])
+		}
+	}
+	text := strings.Join(reasons[:min(shown, len(reasons))], "; ")
+	if more > 0 {
+		text += fmt.Sprintf("; and %d other reasons", more)
+	}
+	return text
 }
 
 // countFor returns how many dead letters an action may close, and how many it leaves because their sink is dropped. It completes c.
@@ -319,6 +404,18 @@ type Identity struct {
 
 // NewIdentity is the id of a dead letter's event.
 func NewIdentity(e *buffer.DeadEvent) Identity { return Identity{e.ID, e.UUID} }
+
+// String is the number, or the uuid.
+func (i Identity) String() string {
+	if i.uuid == uuid.Nil {
+		return strconv.FormatInt(i.id, 10)
+	}
+	return i.uuid.String()
+}
+
+func (i Identity) compare(other Identity) int {
+	return cmp.Or(cmp.Compare(i.id, other.id), bytes.Compare(i.uuid[:], other.uuid[:]))
+}
 
 // MarshalJSON implements json.Marshaler.
 func (i Identity) MarshalJSON() ([]byte, error) {

@@ -1,8 +1,10 @@
 package admin
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -25,8 +27,22 @@ func Gone(relays []buffer.Relay) (gone []buffer.Relay) {
 	return gone
 }
 
-// GoneText says that a process of Gone is.
-func GoneText(r *buffer.Relay) string {
+// GoneText says that processes of Gone are, in one sentence: several would hide what else there is to say. The one that reported last comes first.
+func GoneText(gone []buffer.Relay) string {
+	const named = 5
+	slices.SortStableFunc(gone, func(a, b buffer.Relay) int { return cmp.Compare(a.Seen, b.Seen) })
+	r := &gone[0]
+	if len(gone) > 1 {
+		var names []string
+		for i := range gone[:min(named, len(gone))] {
+			names = append(names, process(gone[i].Owner))
+		}
+		if more := len(gone) - named; more > 0 {
+			names = append(names, fmt.Sprintf("and %s more", Count(int64(more))))
+		}
+		return fmt.Sprintf("%s relays did not stop in order in the last hour: they were killed, or cannot reach the database. The last one reported %s ago: %s",
+			Count(int64(len(gone))), Age(r.Seen), strings.Join(names, ", "))
+	}
 	version := ""
 	if r.Version != "" {
 		version = " (" + r.Version + ")"

@@ -40,7 +40,8 @@ type RelayReport struct {
 
 // Deliveries is how fast events are delivered.
 type Deliveries struct {
-	// LastMinute counts the events that the running relays delivered in the minute before their last report, a few seconds ago.
+	// LastMinute counts the events that the running relays delivered in the minute before their last report, a few seconds ago. Of a relay that stopped within the
+	// last minute it has the share that is left of its minute.
 	LastMinute int64 `json:"last_minute"`
 	// SecondsAgo is how long ago the last event was delivered; absent if no relay of the last day has delivered one.
 	SecondsAgo *float64 `json:"seconds_ago,omitempty"`
@@ -61,8 +62,11 @@ func deliveries(relays []buffer.Relay, of func(sink string) bool) (d Deliveries)
 		if !of(r.Sink) {
 			continue
 		}
-		if r.Runs() {
+		switch left := time.Minute - r.Seen; {
+		case r.Runs():
 			d.LastMinute += r.LastMinute
+		case left > 0:
+			d.LastMinute += int64(float64(r.LastMinute) * float64(left) / float64(time.Minute))
 		}
 		if ago := r.LastDelivery.Round(time.Millisecond).Seconds(); r.LastDelivery >= 0 && (d.SecondsAgo == nil || ago < *d.SecondsAgo) {
 			d.SecondsAgo = &ago
@@ -113,10 +117,9 @@ func relayProblems(s *buffer.Status, sinks []string, redact func(string) string)
 	}
 	gone := Gone(relays)
 	addGone := func(but string) {
-		for i := range gone {
-			if process(gone[i].Owner) != but {
-				problems = append(problems, GoneText(&gone[i]))
-			}
+		others := slices.DeleteFunc(slices.Clone(gone), func(r buffer.Relay) bool { return process(r.Owner) == but })
+		if len(others) > 0 {
+			problems = append(problems, GoneText(others))
 		}
 	}
 	if running > 0 {

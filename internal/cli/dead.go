@@ -22,7 +22,7 @@ func (a *app) deadCommand() *cobra.Command {
 		Short: "List, show, replay or discard dead letters",
 		Long: `A dead letter is an event that the sink rejected permanently or too often. Replay
 sends it again, under its old id; discard gives it up. Both close it. Closed dead
-letters stay in outbox_dead_letters; list --closed shows them.
+letters stay in outbox_dead_letters; list --closed shows them beside the open ones.
 
 All subcommands take the same filters and select the dead letters that match all of
 them.`,
@@ -84,7 +84,7 @@ func (f *deadFlags) bind(c *cobra.Command) {
 }
 
 func (f *deadFlags) bindClosed(c *cobra.Command) {
-	c.Flags().BoolVar(&f.closed, "closed", false, "include those that were replayed or discarded")
+	c.Flags().BoolVar(&f.closed, "closed", false, "include those that were replayed or discarded, beside the open ones")
 }
 
 // rejectPositionalIDs points to --id if the arguments are ids.

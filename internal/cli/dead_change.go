@@ -35,7 +35,7 @@ func (a *app) deadReplayCommand() *cobra.Command {
 		Short: "Send dead letters again",
 		Long: `Replay inserts dead letters into the buffer again, under their old ids and due
 immediately, and closes them. A running relay sends them. Dead letters whose ids are
-already in the buffer are skipped.
+already in the buffer, or whose rows a custom table refuses, are skipped.
 
 With --edit it opens the payload of one event in an editor ($VISUAL, $EDITOR or vi), in
 a custom table the row, and replays what was saved; with --with-headers, headers and
@@ -112,6 +112,7 @@ func (a *app) change(ctx context.Context, what change, all []deadLetters, f *dea
 		changed, err := l.Change(ctx, what.action, l.filter, f.dryRun, bar.set)
 		bar.end()
 		changed.Pipeline = l.pipeline
+		changed.CleanReasons(a.redact, false)
 		results = append(results, changed)
 		if err != nil {
 			a.fail(fmt.Errorf("%s: %w", l.pipeline, err))
@@ -136,8 +137,11 @@ func (a *app) printChanged(what change, results []admin.Changed) error {
 		if r.Unnotified > 0 {
 			text += fmt.Sprintf("; skipped %s: the dead-letter hook was not notified yet", admin.Count(r.Unnotified))
 		}
-		if n := r.Skipped - r.ClosedMeanwhile; n > 0 {
-			text += fmt.Sprintf("; skipped %s: already in the buffer, or refused by the table", admin.Count(n))
+		if n := r.Skipped - r.ClosedMeanwhile - r.Refused; n > 0 {
+			text += fmt.Sprintf("; skipped %s: already in the buffer", admin.Count(n))
+		}
+		if r.Refused > 0 {
+			text += fmt.Sprintf("; skipped %s: refused by the table (%s)", admin.Count(r.Refused), printable(oneLine(admin.RefusalsText(r.Refusals))))
 		}
 		if r.ClosedMeanwhile > 0 {
 			text += fmt.Sprintf("; skipped %s: closed meanwhile", admin.Count(r.ClosedMeanwhile))
@@ -263,6 +267,11 @@ func (a *app) reportUnchanged(ctx context.Context, all []deadLetters, before map
 				why[id] = "sink " + e.Sink + " is dropped"
 			case dryRun:
 				changed[id] = true
+			case results[i].Refusal(e) != "":
+				why[id] = "the table refuses its row: " + printable(results[i].Refusal(e))
+			case why[id] != "" && results[i].Refused > 0: // another dead letter of the event says why
+			case e.Row != nil:
+				why[id] = "its id, or another value that must be unique, is already in the buffer"
 			default:
 				why[id] = "its id is already in the buffer"
 			}

@@ -52,11 +52,13 @@ func (e *edited) document() []byte {
 }
 
 // edit returns the change that a document on one line makes. What was not changed stays as it was written.
-func (e *edited) edit(written []byte) (buffer.DeadEdit, error) {
+func (e *edited) edit(ctx context.Context, written []byte) (buffer.DeadEdit, error) {
 	change := buffer.DeadEdit{ID: e.event.ID, UUID: e.event.UUID, Row: e.event.Row != nil, Old: e.event.Payload, New: written}
 	if change.Row {
 		change.Old = e.event.Row
-		return change, admin.CheckEditedRow(&e.event, written, e.custom.ID, e.custom.Cursor)
+		ctx, cancel := context.WithTimeout(ctx, statusTimeout)
+		defer cancel()
+		return change, e.CheckEditedRow(ctx, &e.event, written, e.custom.ID, e.custom.Cursor)
 	}
 	if !e.headers {
 		return change, nil
@@ -124,7 +126,7 @@ func (a *app) editAndReplay(ctx context.Context, all []deadLetters, f *deadFlags
 	text, after, err := checkEdited(path, written)
 	var edit buffer.DeadEdit
 	if err == nil {
-		edit, err = e.edit(text)
+		edit, err = e.edit(ctx, text)
 	}
 	if err != nil {
 		return fmt.Errorf("%w; %s", err, kept)
@@ -246,6 +248,13 @@ func (a *app) oneEdited(ctx context.Context, all []deadLetters) (*edited, error)
 		if len(dropped) > 0 {
 			text += "; dropped are " + strings.Join(dropped, ", ")
 		}
+		if unnotified == 0 && len(dropped) == 0 {
+			closed, err := closedOfIDs(ctx, all)
+			if err != nil {
+				return nil, err
+			}
+			text += closed
+		}
 		return nil, usage("%s; expected one event for --edit", text)
 	case n > 1:
 		matching := admin.Count(int64(n))
@@ -259,6 +268,26 @@ func (a *app) oneEdited(ctx context.Context, all []deadLetters) (*edited, error)
 		found.filter.IDs, found.filter.UUIDs = []int64{}, []uuid.UUID{found.event.UUID}
 	}
 	return found, nil
+}
+
+// closedOfIDs says how the dead letters that --id selects were closed: "; 17 was replayed 2m ago by ..."; "" without --id. An event that was replayed is in the buffer, or was sent.
+func closedOfIDs(ctx context.Context, all []deadLetters) (text string, err error) {
+	const shown = 3
+	n := 0
+	for _, l := range all {
+		if len(filterIDs(l.filter)) == 0 {
+			return "", nil
+		}
+		l.filter.Closed = true
+		if err := l.each(ctx, func(e *buffer.DeadEvent) (bool, error) {
+			text += "; " + e.Identity() + " was " + closedAgo(e)
+			n++
+			return n < shown, nil
+		}); err != nil {
+			return "", err
+		}
+	}
+	return text, nil
 }
 
 // dropped returns the dropped sinks that have matches.

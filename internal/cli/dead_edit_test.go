@@ -114,6 +114,9 @@ func TestDeadEdit(t *testing.T) {
 			t.Errorf("left are %q", left)
 		}
 
+		r, _ = editing(t, "true", path, "--id", "18")
+		r.want(t, 2, "", "no dead letter that can be replayed matches; 18 was discarded ")
+
 		// Its id is in the buffer.
 		db.exec("UPDATE outbox_dead_letters SET closed_at = NULL, closed_as = NULL WHERE event_id = 17")
 		r, _ = editing(t, "sed -i 's/890.10/7/; s/890.20/7/'", path, "--id", "17")
@@ -151,18 +154,25 @@ func TestDeadEdit_Row(t *testing.T) {
 		r.want(t, 2, "", "--with-headers: event 5 is a row of a custom table")
 		shown, _ := editing(t, "cat", path, "--all")
 		shown.want(t, 0, "", "# This is the row of event 5 of pipeline p, a dead letter because of:\n# refused\n# Correct it, save and quit: a replay inserts it into the table again, and the\n")
+		r, left = editing(t, `sed -i 's/"topic"/"topc"/'`, path, "--all")
+		r.want(t, 1, "", "relay: table things has no column topc (did you mean topic?); nothing was changed; the text is kept in ")
+		if len(left) != 1 {
+			t.Errorf("left are %q", left)
+		}
 		r, _ = editing(t, "echo '[]' >", path, "--all")
 		r.want(t, 1, "", "relay: the row is not a JSON object; nothing was changed")
+		db.exec("ALTER TABLE things ADD COLUMN late text")
 		if db.file == nil {
 			r, left = editing(t, `sed -i 's/"t"/"too long"/'`, path, "--all")
-			r.want(t, 1, "p: replayed 0 dead letters; skipped 1", "relay: event 5 was changed, but not replayed > relay dead replay -c "+path+" --pipeline p --id 5\n")
+			r.want(t, 1, "p: replayed 0 dead letters; skipped 1: refused by the table (value too long for type character varying(3))\n",
+				"relay: 5: the table refuses its row: value too long for type character varying(3)\nrelay: event 5 was changed, but not replayed > relay dead replay -c "+path+" --pipeline p --id 5\n")
 			if len(left) > 0 {
 				t.Errorf("left are %q", left)
 			}
 			db.exec(`UPDATE outbox_dead_letters SET event_row = replace(event_row::text, 'too long', 't')::json`)
 		}
-		r, _ = editing(t, `sed -i 's/"t"/"u"/'`, path, "--all")
-		r.want(t, 0, "p: replayed 1 dead letter\n", "-   \"topic\": \"t\",\n+   \"topic\": \"u\",\n")
+		r, _ = editing(t, `sed -i 's/"t"/"u", "late": "x"/'`, path, "--all")
+		r.want(t, 0, "p: replayed 1 dead letter\n", "-   \"topic\": \"t\",\n+   \"topic\": \"u\",\n+   \"late\": \"x\",\n")
 		if things("u") != 1 {
 			t.Error("the row is not as it was edited")
 		}

@@ -45,7 +45,13 @@ func TestGone(t *testing.T) {
 			t.Errorf("%s names %d relays:\n%s", command, n, r.stdout)
 		}
 	}
-	db.exec("DELETE FROM outbox_relays WHERE owner LIKE 'runs/%'")
+	db.exec(`INSERT INTO outbox_relays (buffer, sink, owner, version, seen_at, delivered, dead, last_minute, stopped)
+		SELECT 'public.outbox_events', '', 'more/' || n || '/orders', 'v2', clock_timestamp() - interval '40 minutes' - n * interval '1 minute', 5, 0, 5, false FROM generate_series(1, 6) n`)
+	for _, command := range []string{"status", "doctor"} {
+		do(t, nil, command, "-c", path).want(t, 0, "7 relays did not stop in order in the last hour: they were killed, or cannot reach the database. The last one reported 30m ", "")
+		do(t, nil, command, "-c", path).want(t, 0, " ago: killed/18, more/1, more/2, more/3, more/4, and 2 more", "")
+	}
+	db.exec("DELETE FROM outbox_relays WHERE owner LIKE 'runs/%' OR owner LIKE 'more/%'")
 	do(t, nil, "status", "-c", path).want(t, 0, "orders: relay killed/18 (v2) reported last 30m ", "")
 	db.exec("DELETE FROM outbox_relays WHERE owner LIKE 'ended/%'")
 	do(t, nil, "status", "-c", path).want(t, 0, "; killed/18 did not stop in order: it was killed, or it runs and hangs, or cannot reach the database. > restart it", "")

@@ -36,7 +36,7 @@ notified all the same.`,
 		if !changed {
 			return "was paused before", err
 		}
-		return "paused; relay resume ends the pause", err
+		return "paused: running relays notice it within five seconds; relay resume ends the pause", err
 	}, func(what string) (err error) {
 		if reason, err = admin.ParseReason(reason); err != nil {
 			return usage("--reason: %v", err)

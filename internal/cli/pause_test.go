@@ -36,7 +36,7 @@ func TestPause(t *testing.T) {
 	}
 	db.insert(1)
 	sent(1)
-	do(t, nil, "pause", "-c", path, "--reason", "it moves").want(t, 0, "orders: paused; relay resume ends the pause\n", "")
+	do(t, nil, "pause", "-c", path, "--reason", "it moves").want(t, 0, "orders: paused: running relays notice it within five seconds; relay resume ends the pause\n", "")
 	do(t, nil, "pause", "-c", path).want(t, 0, "orders: was paused before\n", "")
 	do(t, nil, "pause", "crm", "-c", path).want(t, 1, "", `orders: no sink of table public.outbox_events is "crm"; there is none`)
 	r.waitForLog("paused: nothing is claimed or sent until relay resume")

@@ -4,7 +4,9 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 
+	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/internal/preview"
 )
@@ -23,7 +25,7 @@ func (a *app) printPreview(p *config.Pipeline, result preview.Result, again bool
 	case result.Elsewhere:
 		b.WriteString("All events are claimed, and none waits for this sink.\n")
 	case result.Events == 0:
-		b.WriteString("The buffer has no events. Insert one and run preview again:\n\n" + example(p) + "\n")
+		b.WriteString(describeEmpty(p, &result))
 	case result.ProjectErr != nil:
 		fmt.Fprintf(&b, "\n%s\n%s\n\n", paint(yellow, "source.project fails, so nothing would be sent:"), printable(a.redact(result.ProjectErr.Error())))
 		b.WriteString("A batch that cannot be projected is halved until the failing event is alone. If all\nevents fail, correct source.project.\n")
@@ -69,9 +71,38 @@ func (a *app) printRequests(b *strings.Builder, paint func(colour, string) strin
 	if result.WithoutHeaders != nil {
 		fmt.Fprintf(b, "\n%s the headers of %s\nThe request program ignores them: %s\n", paint(yellow, "not sent:"), eventsOf(result.WithoutHeaders), config.AddHeaders)
 	}
+	for _, m := range p.Sink.UnknownMembers() {
+		fmt.Fprintf(b, "\n%s the request program reads %s\n%s\n", paint(yellow, "warning:"), m.Text, m.Fix)
+	}
 	for _, r := range result.Rejected {
 		fmt.Fprintf(b, "\n%s event %s\n%s\n", paint(yellow, "not sent:"), r.Event, printable(a.redact(r.Err.Error())))
 	}
+}
+
+// describeEmpty describes a buffer without a pending event: rows may be delayed, or excluded by source.where.
+func describeEmpty(p *config.Pipeline, result *preview.Result) string {
+	var (
+		text  string
+		s     = &result.Claimed
+		where = printable(strings.Join(strings.Fields(p.Source.Custom.Where), " "))
+	)
+	if s.Delayed > 0 {
+		text = fmt.Sprintf("No event is due yet. Delayed: %s, the next until %s.\n", admin.Pending(s.Delayed), time.Now().Add(s.NextDelayed).UTC().Format(time.RFC3339))
+	}
+	switch n := result.Excluded; {
+	case n > preview.MaxExcluded:
+		text += fmt.Sprintf("Table %s has more than %s that source.where excludes: %s\n", p.Source.Table, plural(preview.MaxExcluded, "row", "rows"), where)
+	case n > 0:
+		text += fmt.Sprintf("Table %s has %s that source.where excludes: %s\n", p.Source.Table, plural(int64(n), "row", "rows"), where)
+	}
+	insert := example(p)
+	if text == "" {
+		return "The buffer has no events. Insert one and run preview again:\n\n" + insert + "\n"
+	}
+	if result.Excluded > 0 {
+		insert = "  INSERT INTO " + p.Source.Table + " ...; COMMIT;   -- with group_id NULL, and " + where
+	}
+	return text + "To preview an event, insert one and run preview again:\n\n" + insert + "\n"
 }
 
 // describeClaimed describes a buffer whose events are all claimed.

@@ -7,6 +7,7 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/outboxrelay/relay/internal/testserver"
 )
@@ -106,6 +107,46 @@ func TestPreview_NotSent(t *testing.T) {
 	refuses := write(t, onePipeline("orders", plain.url, "http://127.0.0.1:1/{key}"))
 	do(t, nil, "preview", "-c", refuses).want(t, 0, "\nnot sent: event 1\n", "")
 	do(t, nil, "preview", "-c", refuses).want(t, 0, "\nnot sent: event 2\n", "")
+}
+
+// Preview says why no row of a table is an event that is due.
+func TestPreview_NoEventDue(t *testing.T) {
+	t.Parallel()
+	forEachDatabase(t, func(t *testing.T, db *database) {
+		group, at, available := "uuid", "timestamptz", "      available_at: send_at\n"
+		if db.file != nil {
+			group, at, available = "text", "text", ""
+		}
+		db.exec("CREATE TABLE mails (id integer PRIMARY KEY, body text, sent_at " + at + ", send_at " + at + ", group_id " + group + ")")
+		db.exec("CREATE INDEX mails_send_at ON mails (send_at) WHERE send_at IS NOT NULL")
+		path := write(t, "pipelines:\n  - name: p\n    source:\n      url: '"+db.url+"'\n      table: mails\n      where: sent_at IS NULL\n"+available+
+			"      project: SELECT e.id, 'mail' AS topic, e.body AS payload FROM {events} e\n    sink: {url: 'stdout:'}\n")
+		do(t, nil, "migrate", "-c", path).want(t, 0, "p: ", "")
+		shows := func(want ...string) {
+			t.Helper()
+			r := do(t, nil, "preview", "-c", path)
+			r.want(t, 0, "p: ", "")
+			if got := r.stdout; len(want) == 0 != strings.Contains(got, "The buffer has no events. Insert one") {
+				t.Errorf("preview prints %s", got)
+			}
+			for _, w := range want {
+				if !strings.Contains(r.stdout, w) {
+					t.Errorf("%q is not in\n%s", w, r.stdout)
+				}
+			}
+		}
+		shows()
+		db.exec("INSERT INTO mails (id, body, sent_at) VALUES (1, '{}', '2026-01-02T03:04:05.000Z'), (2, '{}', '2026-01-02T03:04:05.000Z')")
+		shows("Table mails has 2 rows that source.where excludes: sent_at IS NULL\n", "with group_id NULL, and sent_at IS NULL\n")
+		if available == "" {
+			return
+		}
+		db.exec("INSERT INTO mails (id, body, send_at) VALUES (3, '{}', clock_timestamp() + interval '40 days')")
+		delayed := "No event is due yet. Delayed: 1, the next until " + time.Now().Add(40*24*time.Hour).UTC().Format("2006-01-")
+		shows(delayed, "Table mails has 2 rows that source.where excludes: sent_at IS NULL\n")
+		db.exec("DELETE FROM mails WHERE id < 3")
+		shows(delayed)
+	})
 }
 
 // Preview describes the waiting batches if no event is unclaimed.

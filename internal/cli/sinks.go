@@ -141,6 +141,7 @@ type registry struct {
 	buffer.SinkRegistry
 	pipeline *config.Pipeline
 	sinks    []buffer.RegisteredSink
+	relays   []buffer.Relay
 	close    func() error
 }
 
@@ -169,7 +170,13 @@ func (a *app) openRegistries(ctx context.Context, cfg *config.Config, pipeline s
 		}
 		if r.sinks, err = r.Sinks(ctx); err != nil {
 			a.fail(fmt.Errorf("%s: %w", p.Name, err))
+			continue
 		}
+		status, err := b.Status(ctx)
+		if err != nil {
+			a.fail(fmt.Errorf("%s: %w", p.Name, err))
+		}
+		r.relays = status.Relays
 	}
 	return all, nil
 }
@@ -346,13 +353,13 @@ func sinkReports(registries []*registry) []sinkReport {
 	return reports
 }
 
-// servedText says when a relay that serves the sink was last seen. A relay notes it every SeenEvery.
-func servedText(s *buffer.RegisteredSink) string {
+// served says when a relay that serves a sink was last seen: now if one runs that reports it.
+func (r *registry) served(s *buffer.RegisteredSink) string {
 	switch {
+	case s.DroppedAt.IsZero() && slices.ContainsFunc(r.relays, func(of buffer.Relay) bool { return of.Sink == s.Name && of.Runs() }):
+		return "now"
 	case s.SeenAt.IsZero():
 		return "never"
-	case s.Unseen <= buffer.SeenEvery+5*time.Second:
-		return "now"
 	case s.Served():
 		return admin.Age(s.Unseen) + " ago"
 	}
@@ -366,7 +373,7 @@ func sinksTable(registries []*registry) string {
 	for _, r := range registries {
 		for i := range r.sinks {
 			s := &r.sinks[i]
-			served, dropped, match := servedText(s), "-", strings.Join(s.Match, " ")
+			served, dropped, match := r.served(s), "-", strings.Join(s.Match, " ")
 			if !s.DroppedAt.IsZero() {
 				dropped = s.DroppedAt.UTC().Format(time.DateTime)
 			}

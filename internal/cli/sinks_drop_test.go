@@ -170,11 +170,13 @@ func takesOver(t *testing.T, db *database) {
 func TestSinks_Served(t *testing.T) {
 	t.Parallel()
 	seen := time.Date(2026, 11, 23, 22, 14, 5, 0, time.UTC)
+	r := registry{relays: []buffer.Relay{{Sink: "crm", Seen: 9 * time.Second}, {Sink: "old", RelayReport: buffer.RelayReport{Stopped: true}}, {Sink: "killed", Seen: time.Minute}}}
 	for want, s := range map[string]buffer.RegisteredSink{
-		"never": {}, "now": {SeenAt: seen, Unseen: 61 * time.Second}, "1m 25s ago": {SeenAt: seen, Unseen: 85 * time.Second},
-		"2026-11-23 22:14:05": {SeenAt: seen, Unseen: 3 * time.Minute},
+		"never": {}, "now": {Name: "crm", SeenAt: seen, Unseen: 55 * time.Second}, "1m 25s ago": {Name: "old", SeenAt: seen, Unseen: 85 * time.Second},
+		"12s ago": {Name: "crm", SeenAt: seen, Unseen: 12 * time.Second, DroppedAt: seen}, "59s ago": {Name: "killed", SeenAt: seen, Unseen: 59 * time.Second},
+		"2026-11-23 22:14:05": {Name: "redis", SeenAt: seen, Unseen: 3 * time.Minute},
 	} {
-		if got := servedText(&s); got != want {
+		if got := r.served(&s); got != want {
 			t.Errorf("seen %v ago is %q, want %q", s.Unseen, got, want)
 		}
 	}

@@ -169,7 +169,7 @@ const (
 func (a *Archive) keys() []key {
 	return []key{{
 		name: "table", value: archiveTable{a},
-		help: "The table that delivered events are copied to, in the transaction that deletes them; created by `migrate`. Default: no archive.",
+		help: "The table that delivered events are copied to, in the transaction that deletes them; created by `migrate`, in `source.schema` unless it is written `schema.table`. Default: no archive.",
 	}, {
 		name: "keep", value: keep(&a.Keep, minKeep, maxKeep),
 		help: "How long events are kept in the archive; relays then [delete](running.md#the-archive) them, in small pieces. Default: for ever.",

@@ -61,6 +61,28 @@ func (s *Sink) IgnoresHeaders() bool {
 	return s.Driver == "http" && s.HTTP.Request != "" && jq.Ignores(s.HTTP.Request, "headers") && !headersComment.MatchString(s.HTTP.Request)
 }
 
+// UnknownMember is a member that a request program reads and that its input never has. Text names it, Fix those that exist.
+type UnknownMember struct{ Text, Fix string }
+
+// UnknownMembers returns what a program that makes the requests reads although it is always null, such as a misspelt member of an event.
+func (s *Sink) UnknownMembers() (all []UnknownMember) {
+	if s.Driver != "http" || s.HTTP.Request == "" {
+		return nil
+	}
+	for _, m := range jq.UnknownMembers(s.HTTP.Request) {
+		of := "the body"
+		if m.Event {
+			of = "an event"
+		}
+		text := "." + clip(m.Name) + " of " + of + ", which has no such member: it is null"
+		if near := nearest(m.Name, m.Of()); near != "" {
+			text += " (did you mean ." + near + "?)"
+		}
+		all = append(all, UnknownMember{text, "expected " + strings.Join(m.Of(), ", ")})
+	}
+	return all
+}
+
 // isInClearText reports whether connections to a server on another machine may be without TLS.
 func (s *Source) isInClearText() bool {
 	if s.Driver != "postgres" {
@@ -90,6 +112,9 @@ func isRemoteHost(host string) bool { return strings.ContainsAny(host, ".:") && 
 func (s *Sink) warn(path string, add func(at Place, text, fix string)) {
 	if s.Driver != "http" {
 		return
+	}
+	for _, one := range s.UnknownMembers() {
+		add(s.Place, path+".request reads "+one.Text, one.Fix)
 	}
 	text := s.URL.Reveal()
 	scheme, user, host, rest := redact.SplitURL(text)

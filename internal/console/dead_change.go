@@ -63,6 +63,7 @@ func (s *Console) deadChange(w http.ResponseWriter, r *http.Request) {
 	for _, p := range selected {
 		changed, err := p.Change(ctx, act, q, !confirmed, nil)
 		changed.Pipeline = p.Name
+		changed.CleanReasons(s.config.Redact, s.config.HidePayloads)
 		if confirmed {
 			s.changed(p.Name)
 		}
@@ -92,9 +93,13 @@ func (s *Console) deadChange(w http.ResponseWriter, r *http.Request) {
 func doneText(act admin.Action, d *confirmData) string {
 	verb := map[admin.Action]string{admin.Replay: "replayed", admin.Discard: "discarded"}[act]
 	text := fmt.Sprintf("%s %s.", admin.Count(d.Total), verb)
-	var skipped, closed, unnotified int64
+	var (
+		skipped, closed, refused, unnotified int64
+		refusals                             []admin.Refusal
+	)
 	for _, c := range d.Changed {
-		skipped, closed, unnotified = skipped+c.Skipped, closed+c.ClosedMeanwhile, unnotified+c.Unnotified
+		skipped, closed, refused, unnotified = skipped+c.Skipped, closed+c.ClosedMeanwhile, refused+c.Refused, unnotified+c.Unnotified
+		refusals = append(refusals, c.Refusals...)
 	}
 	if d.Total == 0 && closed == 0 && skipped == 0 && unnotified == 0 {
 		return "Nothing was " + verb + ": somebody else closed them meanwhile, or none matches."
@@ -102,13 +107,24 @@ func doneText(act admin.Action, d *confirmData) string {
 	if closed > 0 {
 		text += fmt.Sprintf(" %s had been closed by somebody else meanwhile.", admin.Count(closed))
 	}
-	if skipped > closed {
-		text += fmt.Sprintf(" %s were skipped: their id is in the buffer again, or the table refuses the row.", admin.Count(skipped-closed))
+	if skipped > closed+refused {
+		text += fmt.Sprintf(" %s were skipped: their id is in the buffer again.", admin.Count(skipped-closed-refused))
+	}
+	if refused > 0 {
+		text += fmt.Sprintf(" The table refuses the rows of %s%s.", admin.Count(refused), refusedBecause(refusals))
 	}
 	if unnotified > 0 {
 		text += fmt.Sprintf(" %s wait until the dead-letter hook was notified of them.", admin.Count(unnotified))
 	}
 	return text
+}
+
+// refusedBecause says why rows are refused, behind a colon; "" if that is hidden.
+func refusedBecause(all []admin.Refusal) string {
+	if text := admin.RefusalsText(all); text != "" {
+		return ": " + visible([]byte(text))
+	}
+	return ""
 }
 
 // chosenOf splits what was selected in a list, which must be of one pipeline.

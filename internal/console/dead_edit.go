@@ -112,7 +112,7 @@ func (s *Console) deadEdit(w http.ResponseWriter, r *http.Request) {
 		again(http.StatusConflict, "Somebody else has changed the event since this form was opened; nothing was changed. Your text is below. The next step shows it beside what is there now.")
 		return
 	}
-	text, err := s.checkEdited(e, []byte(r.PostForm.Get("text")))
+	text, err := s.checkEdited(ctx, e, []byte(r.PostForm.Get("text")))
 	if err != nil {
 		again(http.StatusUnprocessableEntity, err.Error())
 		return
@@ -178,7 +178,12 @@ func (s *Console) deadEdit(w http.ResponseWriter, r *http.Request) {
 	changed, err := p[0].Change(ctx, admin.Replay, q, false, nil)
 	s.changed(d.Pipeline)
 	s.config.Audit.Add(ctx, audit.Entry{Who: q.ClosedBy, Action: "edit and replay", Pipeline: d.Pipeline, Count: changed.Changed, Detail: "event " + d.ID, Reason: q.ClosedReason})
-	if err != nil || changed.Changed == 0 {
+	changed.CleanReasons(s.config.Redact, s.config.HidePayloads)
+	switch {
+	case err == nil && changed.Refused > 0:
+		s.fail(w, r, http.StatusUnprocessableEntity, fmt.Errorf("the dead letter was changed, but the table refuses its row%s; correct it again", refusedBecause(changed.Refusals)))
+		return
+	case err != nil || changed.Changed == 0:
 		s.fail(w, r, http.StatusServiceUnavailable, errors.Join(errors.New("the event was changed, but not replayed; replay it from the list"), err))
 		return
 	}
@@ -187,7 +192,7 @@ func (s *Console) deadEdit(w http.ResponseWriter, r *http.Request) {
 }
 
 // checkEdited returns what was written on one line.
-func (s *Console) checkEdited(e *buffer.DeadEvent, written []byte) ([]byte, error) {
+func (s *Console) checkEdited(ctx context.Context, e *buffer.DeadEvent, written []byte) ([]byte, error) {
 	var (
 		valid json.RawMessage
 		one   bytes.Buffer
@@ -209,7 +214,11 @@ func (s *Console) checkEdited(e *buffer.DeadEvent, written []byte) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
-	return one.Bytes(), admin.CheckEditedRow(e, one.Bytes(), p.Keys()...)
+	letters, err := s.selected(e.Pipeline)
+	if err != nil {
+		return nil, err
+	}
+	return one.Bytes(), letters[0].CheckEditedRow(ctx, e, one.Bytes(), p.Keys()...)
 }
 
 // sameJSON reports whether two texts differ in white space alone. No text is another one than null.

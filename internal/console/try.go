@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/preview"
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -174,6 +175,10 @@ func (s *Console) addTried(d *tryData, result *preview.Result) {
 	switch {
 	case result.Events == 0 && result.Claimed.Pending > 0:
 		note("All events are claimed already: they are being sent, or wait for a retry. %s", result.Why)
+	case result.Events == 0 && result.Claimed.Delayed > 0:
+		note("No event is due yet. Delayed: %s.", admin.Pending(result.Claimed.Delayed))
+	case result.Excluded > 0:
+		note("No event waits to be claimed: source.where excludes the rows of the table.")
 	case result.Events == 0:
 		note("No event waits to be claimed.")
 	case result.ProjectErr != nil:

@@ -48,10 +48,15 @@ func relays(ctx context.Context, p *config.Pipeline, b buffer.Buffer, local func
 		})
 	}
 	gone := admin.Gone(status.Relays)
-	for i := range gone {
+	if len(gone) > 0 {
+		ended, its := "it", "its"
+		if len(gone) > 1 {
+			ended, its = "they", "their"
+		}
 		findings = append(findings, buffer.Finding{
-			Level: buffer.LevelWarning, Subject: about, Text: admin.GoneText(&gone[i]),
-			Fix: "find out why it ended: its log, memory limits, a crash of the host. " + map[bool]string{true: "The next relay takes", false: "Other relays take"}[running == 0] + " its batches over when their leases end",
+			Level: buffer.LevelWarning, Subject: about, Text: admin.GoneText(gone),
+			Fix: "find out why " + ended + " ended: " + its + " log, memory limits, a crash of the host. " + map[bool]string{true: "The next relay takes", false: "Other relays take"}[running == 0] +
+				" " + its + " batches over when their leases end",
 		})
 	}
 	findings = append(findings, admin.Unserved(&status, p.SinkNames())...)

@@ -25,7 +25,11 @@ func sinkFindings(ctx context.Context, key string, c *config.Sink, s sink.Sink) 
 		case c.Driver == "file" && errors.Is(err, fs.ErrNotExist):
 			fix = "create the folder " + filepath.Dir(c.File.Path) + ", or correct " + key + " in the configuration; events wait until then"
 		case errors.Is(err, sink.ErrUnavailable) || errors.Is(err, context.DeadlineExceeded):
-			fix = "start it, free space on it, or correct " + key + " in the configuration; events wait until then"
+			fix = "start it, or correct " + key
+			if c.Driver != "http" { // an API has no disk that the operator could clear
+				fix = "start it, free space on it, or correct " + key
+			}
+			fix += " in the configuration; events wait until then"
 		}
 		if errors.Is(err, context.DeadlineExceeded) {
 			err = fmt.Errorf("%s did not respond within %v: %w", where, Timeout, err)

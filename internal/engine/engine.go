@@ -122,7 +122,7 @@ func Open(cfg *config.Config, c Config) (*Engine, error) {
 
 // DeadLetters are the dead letters of a pipeline in its buffer.
 func DeadLetters(p *config.Pipeline, b buffer.Buffer) admin.DeadLetters {
-	d := admin.DeadLetters{Store: b, HasHook: p.DeadLetter.Hook != nil, SinkHooks: p.SinkHooks(), BatchSize: p.BatchSize}
+	d := admin.DeadLetters{Store: b, Table: p.Source.Table, HasHook: p.DeadLetter.Hook != nil, SinkHooks: p.SinkHooks(), BatchSize: p.BatchSize}
 	for i := range p.Sinks {
 		d.Sinks = append(d.Sinks, p.Sinks[i].Name)
 	}

@@ -109,5 +109,24 @@ func syntaxError(text string, e *gojq.ParseError) *Error {
 	_, last := utf8.DecodeLastRuneInString(trimmed)
 	before := text[:min(max(0, e.Offset-len(e.Token)), len(trimmed)-last)]
 	line := before[strings.LastIndexByte(before, '\n')+1:]
-	return &Error{Line: 1 + strings.Count(before, "\n"), Column: 1 + utf8.RuneCountInString(line), Text: e.Error()}
+	wrong := &Error{Line: 1 + strings.Count(before, "\n"), Column: 1 + utf8.RuneCountInString(line)}
+	if e.Token == "" { // the end
+		before = trimmed
+	}
+	wrong.Text = e.Error() + excerpt(before)
+	return wrong
+}
+
+// excerpt quotes the end of what comes before a mistake; "" if that is white space.
+func excerpt(before string) string {
+	const most = 24
+	fields := strings.Fields(before)
+	text := []rune(strings.Join(fields, " "))
+	if len(text) == 0 {
+		return ""
+	}
+	if len(text) > most {
+		return " after \"..." + string(text[len(text)-most:]) + "\""
+	}
+	return " after \"" + string(text) + "\""
 }

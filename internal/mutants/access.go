@@ -89,8 +89,8 @@ var accessMutants = []mutant{
 	{
 		name: "SQLite: the reason of a replay is not kept",
 		file: "outbox/sqlite/replay.go",
-		old:  "closing{f.ClosedBy, f.ClosedReason}",
-		new:  `closing{f.ClosedBy, ""}`,
+		old:  "closing{f.ClosedBy, f.ClosedReason, f.Refuse}",
+		new:  `closing{f.ClosedBy, "", f.Refuse}`,
 		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/replay",
 	},
 	{

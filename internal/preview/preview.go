@@ -22,6 +22,8 @@ const (
 	timeout = 30 * time.Second
 	// MaxEvents is how many events a preview takes.
 	MaxEvents = 1000
+	// MaxExcluded is up to how many rows that are no events are counted.
+	MaxExcluded = 1000
 )
 
 // Result is what would happen to events at one sink.
@@ -33,6 +35,8 @@ type Result struct {
 	// retry. Both are set if Events is 0.
 	Claimed buffer.Status
 	Why     string
+	// Excluded counts the rows that source.where excludes, up to [MaxExcluded] + 1; set if no event is pending.
+	Excluded int
 	// Elsewhere reports whether events wait, and none for this one of several sinks.
 	Elsewhere bool
 	// ProjectErr is the error of the projection, if it failed for all events.
@@ -62,6 +66,7 @@ type Rejection struct {
 type Source interface {
 	Peek(ctx context.Context, limit int) (*buffer.Lease, error)
 	UnsentColumns(ctx context.Context) ([]string, error)
+	CountExcluded(ctx context.Context, limit int) (int, error)
 	BatchEvents(ctx context.Context, groupID uuid.UUID, limit int) (*buffer.Lease, error)
 	Status(ctx context.Context) (buffer.Status, error)
 	Diagnose(ctx context.Context) []buffer.Finding
@@ -182,7 +187,11 @@ func split(patterns buffer.Patterns, events []outbox.Event) (sent []outbox.Event
 
 // readClaimed reads the batches that are already claimed; those of one of several sinks, if it is named.
 func (p *Result) readClaimed(ctx context.Context, b Source, sink string) (err error) {
-	if p.Claimed, err = b.Status(ctx); err != nil || p.Claimed.Pending == 0 {
+	if p.Claimed, err = b.Status(ctx); err != nil {
+		return err
+	}
+	if p.Claimed.Pending == 0 {
+		p.Excluded, err = b.CountExcluded(ctx, MaxExcluded+1)
 		return err
 	}
 	if sink != "" {

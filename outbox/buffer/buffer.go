@@ -212,6 +212,9 @@ type DeadEditor interface {
 	// event is in the buffer, because another sink still waits for it, the error wraps [ErrEventWaits]: that sink gets the old text,
 	// and a replay would join it.
 	EditDead(ctx context.Context, e DeadEdit) error
+
+	// RowColumns returns the columns of a custom table, which a row may have; nil for the relay's own table.
+	RowColumns(ctx context.Context) ([]string, error)
 }
 
 // Auditor compares ledger and buffer.
@@ -238,6 +241,9 @@ type Diagnoser interface {
 	// UnsentColumns returns the columns of the table of events that are not sent, and are lost when a delivered row is deleted: see
 	// [CustomTable.Unsent] and [UnsentEventColumns].
 	UnsentColumns(ctx context.Context) ([]string, error)
+
+	// CountExcluded counts the rows of a custom table that [CustomTable.Where] excludes, up to a limit; 0 without a condition.
+	CountExcluded(ctx context.Context, limit int) (int, error)
 }
 
 // TokenBucket is a rate limit that processes share.

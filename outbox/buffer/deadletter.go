@@ -1,6 +1,7 @@
 package buffer
 
 import (
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -69,6 +70,34 @@ type DeadFilter struct {
 	SinkNotified bool
 	// ClosedBy and ClosedReason are for Replay and Discard: who closes them and why, which is written down; "": nobody says so. They select nothing.
 	ClosedBy, ClosedReason string
+	// OnRefused is for Replay: it is called, before Replay returns, for an event whose row the table refuses, and whose dead letter therefore stays open; nil: nobody
+	// asks. It may be called again for the same event, and must not use the buffer. It selects nothing.
+	OnRefused func(Refusal)
+}
+
+// Refusal is why a table refuses the row of a dead letter.
+type Refusal struct {
+	// ID and UUID are the event's, as in [DeadEdit].
+	ID   int64
+	UUID uuid.UUID
+	// Reason is the first line of what the database says of a constraint, a type or a trigger. The row is not in it; a value of the wrong type may be.
+	Reason string
+}
+
+// maxRefusal is how many bytes of a reason are kept: some quote a value.
+const maxRefusal = 300
+
+// Refuse calls OnRefused with the first line of the database's message.
+func (f *DeadFilter) Refuse(r Refusal, message string) {
+	if f.OnRefused == nil {
+		return
+	}
+	message, _, _ = strings.Cut(strings.TrimSpace(message), "\n")
+	if message = strings.ToValidUTF8(message, "\uFFFD"); len(message) > maxRefusal {
+		message = strings.ToValidUTF8(message[:maxRefusal], "") + "..."
+	}
+	r.Reason = message
+	f.OnRefused(r)
 }
 
 // DeadEdit replaces what a replay of an event sends.

@@ -2,6 +2,8 @@ package buffertest
 
 import (
 	"fmt"
+	"regexp"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -13,6 +15,7 @@ import (
 var customDeadCases = []testCase{
 	{name: "custom/dead letter keeps the row and replay restores it", run: customReplayed},
 	{name: "custom/replay leaves rejected rows open", deletesOnly: true, run: customUnique},
+	{name: "custom/replay says why the table refuses a row", deletesOnly: true, run: customRefused},
 	{name: "custom/never removes a group_id", run: customStamped},
 	{name: "custom/archive has the projected payload", integerKeysOnly: true, run: customArchive},
 }
@@ -77,6 +80,39 @@ func customUnique(t *testing.T, h Harness) {
 	settle(t, f.Buffer, claim(t, f.Buffer, 10), delivered())
 	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 1)
 	equal(t, "dead letters open", deadIDs(t, f, isOpen), []int64(nil))
+}
+
+var createdAt = regexp.MustCompile(`"created_at": ?"[^"]*"`)
+
+// customRefused: a dead letter was edited into a row that the table refuses.
+func customRefused(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Project: joined})
+	ids := insertWithParents(t, f, orders(4)...)
+	settle(t, f.Buffer, claim(t, f.Buffer, 10), buffer.Outcome{Verdict: buffer.Dead, Attempts: 1, Error: "refused"})
+	letters, err := f.Buffer.ListDead(t.Context(), buffer.DeadFilter{}, nil, 10)
+	ok(t, "ListDead", err)
+	broken := letters[2]
+	ok(t, "EditDead", f.Buffer.EditDead(t.Context(), buffer.DeadEdit{
+		ID: broken.ID, UUID: broken.UUID, Row: true, Old: broken.Row, New: createdAt.ReplaceAll(broken.Row, []byte(`"created_at":null`)),
+	}))
+	var refused []buffer.Refusal
+	filter := buffer.DeadFilter{OnRefused: func(r buffer.Refusal) { refused = append(refused, r) }}
+	replay(t, f.Buffer, filter, 10, 3)
+	var back []int64
+	for len(back) < 3 {
+		back = append(back, takeOver(t, f.Buffer).IDs()...)
+	}
+	equal(t, "events", back, []int64{ids[0], ids[1], ids[3]})
+	untouched(t, f, "Replay of what the table refuses", func() { replay(t, f.Buffer, filter, 10, 0) })
+	if len(refused) == 0 {
+		t.Fatalf("the refusal is not reported")
+	}
+	for _, r := range refused {
+		equal(t, "refused", r.ID, broken.ID)
+		if !strings.Contains(r.Reason, "created_at") || strings.Contains(r.Reason, "orders.created") {
+			t.Fatalf("the reason is %q, want one that names the column and not the row", r.Reason)
+		}
+	}
 }
 
 // customStamped: an event that lost its stamp would be claimed under a new group_id, and the

@@ -46,6 +46,11 @@ func whereStay(t *testing.T, h Harness) {
 	ok(t, "Audit", err)
 	equal(t, "unclaimed of the audit", audit.Unclaimed, int64(2))
 	equal(t, "peeked", peek(t, f, 10).IDs(), []int64{ids[1], ids[3]})
+	for limit, want := range map[int]int{10: 2, 1: 1} {
+		excluded, err := f.Buffer.CountExcluded(t.Context(), limit)
+		ok(t, "CountExcluded", err)
+		equal(t, "excluded", excluded, want)
+	}
 	b := claim(t, f.Buffer, 10)
 	equal(t, "claimed", b.IDs(), []int64{ids[1], ids[3]})
 	claimNone(t, f.Buffer)

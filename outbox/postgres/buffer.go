@@ -202,6 +202,16 @@ func (b *Buffer) UnsentColumns(ctx context.Context) ([]string, error) {
 	return t.unsent, nil
 }
 
+// CountExcluded implements buffer.Diagnoser.
+func (b *Buffer) CountExcluded(ctx context.Context, limit int) (int, error) {
+	t, err := b.ready(ctx)
+	if err != nil || t.custom == nil {
+		return 0, err
+	}
+	n, err := t.custom.CountExcluded(ctx, limit)
+	return n, b.base.Explain(ctx, "counting rows that are no events", err)
+}
+
 // Warnings returns what is done otherwise than configured, and dead letters that nobody looks after, a sentence each.
 func (b *Buffer) Warnings(ctx context.Context) (warnings []string) {
 	t := b.table.Load()

@@ -372,6 +372,9 @@ func (b uuidBuffer) CountDead(ctx context.Context, f buffer.DeadFilter) (buffer.
 }
 
 func (b uuidBuffer) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (int, error) {
+	if told := f.OnRefused; told != nil {
+		f.OnRefused = func(r buffer.Refusal) { told(buffer.Refusal{ID: idOf(r.UUID), Reason: r.Reason}) }
+	}
 	return b.Buffer.Replay(ctx, byUUID(f), limit)
 }
 

@@ -30,6 +30,15 @@ func (b *Buffer) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (in
 	return t.events.Replay(ctx, f, limit)
 }
 
+// RowColumns implements buffer.DeadEditor.
+func (b *Buffer) RowColumns(ctx context.Context) ([]string, error) {
+	t, err := b.ready(ctx)
+	if err != nil || t.custom == nil {
+		return nil, err
+	}
+	return t.custom.Columns(), nil
+}
+
 // EditDead implements buffer.DeadEditor.
 func (b *Buffer) EditDead(ctx context.Context, e buffer.DeadEdit) error {
 	t, err := b.ready(ctx)

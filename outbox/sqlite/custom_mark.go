@@ -151,7 +151,7 @@ func (c *customTable) mark(ctx context.Context, tx transaction, batch *buffer.Le
 
 // unmark gives a row that is still there the stamp, and takes its mark off, for a dead letter whose row is that one: an id may be used again. gone: there is no
 // row with that id.
-func (c *customTable) unmark(ctx context.Context, tx transaction, d letter, row map[string]any, group uuid.UUID) (accepted, gone bool, err error) {
+func (c *customTable) unmark(ctx context.Context, tx transaction, d letter, row map[string]any, group uuid.UUID, by closing) (accepted, gone bool, err error) {
 	rows, err := tx.customRows(ctx, extent{first: d.id, last: d.id}, func(int) error { return nil })
 	if err != nil {
 		return false, false, err
@@ -179,6 +179,7 @@ func (c *customTable) unmark(ctx context.Context, tx transaction, d letter, row 
 	result, err := tx.tx.ExecContext(ctx, "UPDATE "+db.Quote(c.b.config.Table)+" SET "+strings.Join(set, ", ")+
 		" WHERE "+db.Quote(c.b.config.Custom.ID)+" = ? AND group_id IS NULL", append(values, d.id)...)
 	if slices.Contains(refusals, db.Code(err)) {
+		by.refuse(buffer.Refusal{ID: d.id}, db.Message(err))
 		return false, false, nil
 	}
 	if err != nil {

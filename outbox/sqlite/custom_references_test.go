@@ -42,9 +42,10 @@ func TestCustomTable_ForeignKeys(t *testing.T) {
 	all("SELECT t || coalesce(other, '-') FROM marks", "1- 7-")
 
 	run(t, db, "DELETE FROM p WHERE id = 2") // of a connection that does not enforce it
+	refused := map[int64]string{}
 	replay := func(limit, want int) {
 		t.Helper()
-		n, err := b.Replay(t.Context(), buffer.DeadFilter{}, limit)
+		n, err := b.Replay(t.Context(), buffer.DeadFilter{OnRefused: func(r buffer.Refusal) { refused[r.ID] = r.Reason }}, limit)
 		testkit.NoError(t, err)
 		if n != want {
 			t.Fatalf("replayed %d, want %d", n, want)
@@ -56,6 +57,8 @@ func TestCustomTable_ForeignKeys(t *testing.T) {
 	all("SELECT id FROM t", "4 6 7")
 	replay(10, 0)
 	all("SELECT event_id FROM outbox_dead_letters WHERE closed_at IS NULL", "2 3 5")
+	const why = "FOREIGN KEY constraint failed"
+	testkit.Equal(t, "refused", refused, map[int64]string{2: why, 3: why, 5: why})
 	all("SELECT count(*) FROM pragma_foreign_key_check", "0")
 	a, err := b.Audit(t.Context())
 	testkit.NoError(t, err)

@@ -147,6 +147,8 @@ func (c *customTable) replay(ctx context.Context, args []any, by closing, limit 
 		case err != nil && size > 1:
 			size, halved = size/2, true
 			continue
+		case err != nil:
+			by.refuse(buffer.Refusal{ID: last}, db.Message(err))
 		case err == nil:
 			if replayed += n; n == 0 || !halved {
 				return replayed, nil
@@ -186,7 +188,7 @@ func (c *customTable) replayAfter(ctx context.Context, args []any, by closing, l
 					break
 				}
 				last = d.id
-				accepted, err := c.putBack(ctx, tx, d, group)
+				accepted, err := c.putBack(ctx, tx, d, group, by)
 				if err != nil {
 					return err
 				}
@@ -222,7 +224,7 @@ func (c *customTable) holds(ctx context.Context, tx transaction, d letter, claim
 }
 
 // putBack inserts a dead letter's row under a stamp, or takes the mark off if it is still there. accepted: the table's constraints allow it.
-func (c *customTable) putBack(ctx context.Context, tx transaction, d letter, group uuid.UUID) (accepted bool, err error) {
+func (c *customTable) putBack(ctx context.Context, tx transaction, d letter, group uuid.UUID, by closing) (accepted bool, err error) {
 	row, err := rowjson.Decode(d.row)
 	if err != nil {
 		return false, err
@@ -233,7 +235,7 @@ func (c *customTable) putBack(ctx context.Context, tx transaction, d letter, gro
 				err = c.noteVersions(ctx, tx, idset.JSONIDs([]int64{d.id}))
 			}
 		}()
-		if accepted, gone, err := c.unmark(ctx, tx, d, row, group); !gone || err != nil {
+		if accepted, gone, err := c.unmark(ctx, tx, d, row, group, by); !gone || err != nil {
 			return accepted, err
 		}
 	}
@@ -257,6 +259,7 @@ func (c *customTable) putBack(ctx context.Context, tx transaction, d letter, gro
 	result, err := tx.tx.ExecContext(ctx, statement, values...)
 	switch {
 	case db.Code(err) == sqlite3.SQLITE_CONSTRAINT: // NOT NULL, CHECK, a foreign key, a trigger's RAISE
+		by.refuse(buffer.Refusal{ID: d.id}, db.Message(err))
 		return false, nil
 	case err != nil:
 		return false, err

@@ -5,6 +5,7 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/idset"
@@ -35,6 +36,17 @@ type edited struct {
 	text   []byte
 	// headers stay, unless they are edited.
 	headers []byte
+}
+
+// RowColumns implements buffer.DeadEditor.
+func (b *Buffer) RowColumns(ctx context.Context) (columns []string, err error) {
+	err = b.read(ctx, "reading the table's columns", func(tx transaction) error {
+		if tx.shape != nil {
+			columns = slices.Clone(tx.shape.columns)
+		}
+		return nil
+	})
+	return columns, err
 }
 
 // EditDead implements buffer.DeadEditor.

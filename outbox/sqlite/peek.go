@@ -39,6 +39,18 @@ func (b *Buffer) UnsentColumns(ctx context.Context) (unsent []string, err error)
 	return unsent, err
 }
 
+// CountExcluded implements buffer.Diagnoser.
+func (b *Buffer) CountExcluded(ctx context.Context, limit int) (n int, err error) {
+	where := b.config.Custom.Where
+	if where == "" {
+		return 0, nil
+	}
+	err = b.read(ctx, "counting rows that are no events", func(tx transaction) error {
+		return tx.tx.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT 1 FROM "+db.Quote(b.config.Table)+" AS e WHERE (\n"+where+"\n) IS NOT TRUE LIMIT ?1)", limit).Scan(&n)
+	})
+	return n, err
+}
+
 func (r *relayTable) peek(ctx context.Context, batch *buffer.Lease, limit int) error {
 	return r.b.read(ctx, peeking, func(tx transaction) error {
 		if r.b.config.Ordered {

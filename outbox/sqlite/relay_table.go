@@ -40,8 +40,8 @@ type eventTable interface {
 	bury(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, as burial) error
 	// remove deletes events of the batch, which are archived before with its routes_no, and returns how many it deleted.
 	remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, archived bool, routesNo *int64) (deleted int64, err error)
-	// putBack inserts the event of a dead letter under a stamp. accepted: the table's constraints allow it.
-	putBack(ctx context.Context, tx transaction, d letter, stamp uuid.UUID) (accepted bool, err error)
+	// putBack inserts the event of a dead letter under a stamp. accepted: the table's constraints allow it; otherwise it may call by.refuse.
+	putBack(ctx context.Context, tx transaction, d letter, stamp uuid.UUID, by closing) (accepted bool, err error)
 	// holds reports whether the event of a dead letter is in the table, and a claim holds it. One with the same id may be another event: an id may be
 	// used again.
 	holds(ctx context.Context, tx transaction, d letter, claimID string) (bool, error)

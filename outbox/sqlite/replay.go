@@ -49,12 +49,15 @@ HAVING count(*) > 0
 RETURNING events`
 )
 
-// closing is who closes dead letters, and why.
-type closing struct{ name, reason string }
+// closing is who closes dead letters, and why. refuse is called for those that the table refuses.
+type closing struct {
+	name, reason string
+	refuse       func(r buffer.Refusal, message string)
+}
 
 // Replay implements buffer.DeadLetters.
 func (b *Buffer) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (replayed int, err error) {
-	return b.upkeep.replay(ctx, b.match(f), closing{f.ClosedBy, f.ClosedReason}, limit)
+	return b.upkeep.replay(ctx, b.match(f), closing{f.ClosedBy, f.ClosedReason, f.Refuse}, limit)
 }
 
 func (r *relayTable) replay(ctx context.Context, args []any, by closing, limit int) (replayed int, err error) {

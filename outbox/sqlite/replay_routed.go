@@ -108,7 +108,7 @@ func (b *Buffer) replayRoutedAfter(ctx context.Context, args []any, by closing, 
 		if err != nil {
 			return err
 		}
-		back, err := b.replayGone(ctx, tx, gone)
+		back, err := b.replayGone(ctx, tx, gone, by)
 		if err != nil {
 			return err
 		}
@@ -190,7 +190,7 @@ func (b *Buffer) replayWaiting(ctx context.Context, tx transaction, letters []le
 
 // replayGone inserts each event once, with a claim of its own for the sinks that it is replayed to, or as one that was claimed and not routed
 // yet. It returns the rowids of the dead letters that this is done for.
-func (b *Buffer) replayGone(ctx context.Context, tx transaction, letters []letter) (rowids []int64, err error) {
+func (b *Buffer) replayGone(ctx context.Context, tx transaction, letters []letter, by closing) (rowids []int64, err error) {
 	var (
 		claim, unrouted = buffer.NewGroupID(), buffer.NewGroupID()
 		bySink          = map[string][]int64{}
@@ -204,7 +204,7 @@ func (b *Buffer) replayGone(ctx context.Context, tx transaction, letters []lette
 			if isUnrouted {
 				stamp = unrouted
 			}
-			accepted, err := b.events.putBack(ctx, tx, d, stamp)
+			accepted, err := b.events.putBack(ctx, tx, d, stamp, by)
 			if err != nil {
 				return nil, err
 			}
@@ -242,7 +242,7 @@ func (r *relayTable) holds(ctx context.Context, tx transaction, d letter, _ stri
 }
 
 // putBack inserts the event of a dead letter under a stamp.
-func (r *relayTable) putBack(ctx context.Context, tx transaction, d letter, stamp uuid.UUID) (accepted bool, err error) {
+func (r *relayTable) putBack(ctx context.Context, tx transaction, d letter, stamp uuid.UUID, _ closing) (accepted bool, err error) {
 	put, err := tx.exec(ctx, putBackSQL, stamp.String(), idset.JSONIDs([]int64{d.rowid}))
 	if err == nil && put != 1 {
 		err = fmt.Errorf("event %d was not put back: a trigger on INSERT of table %s drops it; its dead letter stays open", d.id, r.b.config.Table)

@@ -21,7 +21,7 @@ const (
   FOR UPDATE OF d SKIP LOCKED` + deadletter.FitSQL
 
 	nextSQL = pickSQL + `)
-SELECT event_id, group_id FROM picked`
+SELECT event_id, group_id, d.event_uuid FROM picked JOIN outbox_dead_letters d USING (event_id, group_id) WHERE d.pipeline = $1`
 
 	// Columns that the database computes are left to it. The last dead letter that was read comes with how many went back.
 	replaySQL     = putSQL + replayedRowSQL + closedSQL
@@ -77,6 +77,8 @@ func (t *Table) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (rep
 	)
 	for size, halved := limit, false; size > 0; {
 		var n, picked int64
+		var refusal buffer.Refusal
+		refused = nil
 		begin := t.Base.DB.WriteTx(pg.BulkTimeout, pg.PlanByKey...)
 		begin.Row = func([][]byte) error {
 			n, picked = 0, 0
@@ -101,7 +103,10 @@ func (t *Table) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (rep
 		}
 		if size == 1 {
 			steps = append(steps, pg.Step{SQL: dead.SQL(t.tables, next), Args: dead.Match(f, picked1...), Row: func(v [][]byte) error {
-				refused = deadKey(v)
+				if refused = deadKey(v); len(v[2]) > 0 {
+					refusal.UUID = uuid.UUID(v[2])
+				}
+				refusal.ID = refused.EventID
 				return nil
 			}})
 		}
@@ -114,11 +119,12 @@ func (t *Table) Replay(ctx context.Context, f buffer.DeadFilter, limit int) (rep
 			},
 		})...)
 		switch {
-		case err != nil && !refuses(err):
+		case err != nil && (!refuses(err) || size == 1 && refused == nil):
 			return replayed, t.Base.Explain(ctx, "replaying dead letters", err)
 		case err != nil && size > 1:
 			last, size, halved = before, size/2, true
 		case err != nil:
+			f.Refuse(refusal, pg.Message(err))
 			last = refused
 		default:
 			if replayed += int(n); picked == 0 || n > 0 && !halved {

@@ -16,7 +16,7 @@ const (
     AND d.event_row IS NOT NULL` + deadletter.AfterSQL
 
 	nextRoutedSQL = pickRoutedSQL + `
-SELECT event_id, group_id FROM picked`
+SELECT event_id, group_id, d.event_uuid FROM picked JOIN outbox_dead_letters d USING (event_id, group_id) WHERE d.pipeline = $1`
 
 	lockRoutedSQL = deadletter.LockPickedSQL + afterRoutedSQL + deadletter.LockClaimsSQL
 

@@ -46,8 +46,8 @@ type Table struct {
 	mark map[string]string
 	// inserted is the column that says when a row was inserted; its Name is "" if there is none.
 	inserted Column
-	// unsent are the columns that the projection drops.
-	unsent []string
+	// columns are the names of all columns, and unsent those that the projection drops.
+	columns, unsent []string
 	// times are the columns that hold times.
 	times []string
 	// row is the expression for the row e as json.
@@ -114,7 +114,7 @@ func New(p Parts, tables *ledger.Tables, facts Facts, c buffer.CustomTable, rela
 			t.insert = append(t.insert, c)
 		}
 	}
-	t.unsent = c.Unsent(columns)
+	t.columns, t.unsent = columns, c.Unsent(columns)
 	for _, c := range facts.Columns {
 		if c.OID == pg.OIDTimestamptz || c.OID == pg.OIDTimestamp {
 			t.times = append(t.times, c.Name)
@@ -140,6 +140,9 @@ func (t *Table) HasAges() bool { return !t.tables.NoAges }
 
 // WithoutZone returns the column that says when an event was inserted if it is a timestamp without time zone.
 func (t *Table) WithoutZone() (c Column, is bool) { return t.withoutZone, t.withoutZone.Name != "" }
+
+// Columns are the names of all columns.
+func (t *Table) Columns() []string { return t.columns }
 
 // Times are the columns that hold times.
 func (t *Table) Times() []string { return t.times }

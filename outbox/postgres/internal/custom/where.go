@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -22,6 +23,22 @@ func condition(where string) (sql string, conditional bool) {
 		return "true", false
 	}
 	return "(\n" + where + "\n)", true
+}
+
+// CountExcluded counts rows that are no events, up to a limit.
+func (t *Table) CountExcluded(ctx context.Context, limit int) (n int, err error) {
+	if t.condition == "" {
+		return 0, nil
+	}
+	err = t.Base.DB.RoundTrip(ctx, []pg.Step{pg.ReadTx(pg.BulkTimeout), {
+		SQL:  "SELECT count(*)::text FROM (SELECT FROM " + t.tables.Events + " e WHERE (" + t.where + ") IS NOT TRUE LIMIT " + strconv.Itoa(limit) + ") excluded",
+		Args: []string{uuid.Nil.String()}, UserSQL: true,
+		Row: func(v [][]byte) error {
+			n, err = strconv.Atoi(string(v[0]))
+			return err
+		},
+	}})
+	return n, err
 }
 
 // An expression is right where both of these are: one context has parentheses that the text could close, the other has none. The subquery keeps its own

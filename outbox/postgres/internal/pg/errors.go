@@ -45,6 +45,14 @@ func Code(err error) string {
 	return ""
 }
 
+// Message is the server's primary message of an error, "" if the error is not the server's. The detail of a constraint's is left out: it quotes the row.
+func Message(err error) string {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pgErr.Message
+	}
+	return ""
+}
+
 // IsStatementError reports whether the server objects to the statement itself. Other errors
 // are about the connection, a lock, or a server that stops or is full.
 func IsStatementError(err error) bool {

@@ -64,6 +64,19 @@ func Code(err error) int {
 	return 0
 }
 
+// Message returns what SQLite says of an error, without the name and the number of its code.
+func Message(err error) string {
+	e, ok := errors.AsType[*sqlite.Error](err)
+	if !ok {
+		return ""
+	}
+	text := strings.TrimSuffix(e.Error(), fmt.Sprintf(" (%d)", e.Code()))
+	if _, said, ok := strings.Cut(text, ": "); ok {
+		return said
+	}
+	return text
+}
+
 // Quote returns a name as an SQL identifier.
 func Quote(name string) string { return `"` + strings.ReplaceAll(name, `"`, `""`) + `"` }
 

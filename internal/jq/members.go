@@ -1,0 +1,315 @@
+package jq
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/itchyny/gojq"
+)
+
+// UnknownMember is a member that a program for requests reads although its input never has it.
+type UnknownMember struct {
+	Name string
+	// Event reports whether it is read of an event, not of the body.
+	Event bool
+}
+
+// Of are the members that could be meant.
+func (m UnknownMember) Of() []string {
+	if m.Event {
+		return eventMembers
+	}
+	return bodyMembers
+}
+
+// The members of a body and of an envelope. Those that are not always there are in a list too.
+var (
+	bodyMembers  = []string{"pipeline", "group_id", "events"}
+	eventMembers = []string{"id", "topic", "key", "payload", "headers", "created_at", "payload_base64", "dead_letter"}
+)
+
+// UnknownMembers returns the members that a program for requests surely reads of the body or of an event, and that neither has; each once, in the order of the program.
+// What the program computes, and what is within a payload, has members that are not known here. The left side of // may be absent.
+func UnknownMembers(text string) []UnknownMember {
+	query, err := parse(text)
+	if err != nil {
+		return nil
+	}
+	r := reader{found: new([]UnknownMember), steps: new(int)}
+	r.query(query, value{kind: body})
+	return *r.found
+}
+
+// value is what is known of a value: a body or an event, in so many arrays.
+type value struct {
+	kind  valueKind
+	depth int
+}
+
+type valueKind int
+
+const (
+	unknown valueKind = iota
+	body
+	event
+	never // there is no result
+)
+
+func (v value) element() value {
+	if v.kind == unknown || v.kind == never || v.depth == 0 {
+		return value{}
+	}
+	return value{v.kind, v.depth - 1}
+}
+
+func (v value) array() value {
+	if v.kind == unknown || v.kind == never {
+		return value{}
+	}
+	return value{v.kind, v.depth + 1}
+}
+
+// either is the value of one of two branches.
+func either(a, b value) value {
+	switch {
+	case a.kind == never:
+		return b
+	case b.kind == never || a == b:
+		return a
+	}
+	return value{}
+}
+
+// reader walks a program and notes the members that it reads. Its maps are those of the scope.
+type reader struct {
+	found     *[]UnknownMember
+	steps     *int
+	quiet     bool // nothing is noted
+	variables map[string]value
+	functions map[string]*gojq.FuncDef
+}
+
+// maxSteps bounds the calls of functions that call functions.
+const maxSteps = 10_000
+
+// query returns what is known of the results of a query.
+func (r reader) query(q *gojq.Query, in value) value {
+	if *r.steps++; q == nil || *r.steps > maxSteps {
+		return value{}
+	}
+	for _, f := range q.FuncDefs {
+		r.functions = maps.Clone(r.functions)
+		if r.functions == nil {
+			r.functions = map[string]*gojq.FuncDef{}
+		}
+		r.functions[f.Name] = f
+	}
+	switch {
+	case q.Term != nil:
+		return r.term(q.Term, in)
+	case q.Op == gojq.OpPipe && q.Patterns != nil:
+		return r.with(q.Patterns, r.query(q.Left, in)).query(q.Right, in)
+	case q.Op == gojq.OpPipe:
+		return r.query(q.Right, r.query(q.Left, in))
+	case q.Op == gojq.OpComma:
+		return either(r.query(q.Left, in), r.query(q.Right, in))
+	case q.Op == gojq.OpAlt:
+		return either(r.silent().query(q.Left, in), r.query(q.Right, in))
+	case q.Op == gojq.OpModify: // the path may be new
+		r.query(q.Right, r.silent().query(q.Left, in))
+		return value{}
+	case q.Op >= gojq.OpAssign:
+		r.query(q.Right, in)
+		return value{}
+	}
+	r.query(q.Left, in)
+	r.query(q.Right, in)
+	return value{}
+}
+
+func (r reader) silent() reader {
+	r.quiet = true
+	return r
+}
+
+// with adds the variables of patterns. Only a single name stands for the value as a whole.
+func (r reader) with(patterns []*gojq.Pattern, v value) reader {
+	r.variables = maps.Clone(r.variables)
+	if r.variables == nil {
+		r.variables = map[string]value{}
+	}
+	walk(patterns, func(node any) {
+		switch n := node.(type) {
+		case *gojq.Pattern:
+			r.variables[n.Name] = value{}
+		case *gojq.PatternObject:
+			r.variables[n.Key] = value{}
+		}
+	})
+	if len(patterns) == 1 && patterns[0].Name != "" {
+		r.variables[patterns[0].Name] = v
+	}
+	return r
+}
+
+func (r reader) term(t *gojq.Term, in value) value {
+	v := r.bare(t, in)
+	for _, suffix := range t.SuffixList {
+		switch {
+		case suffix.Iter:
+			v = v.element()
+		case suffix.Index != nil:
+			v = r.index(suffix.Index, v, in)
+		}
+	}
+	return v
+}
+
+// index reads a part of a value. The programs within the brackets have the input of the term.
+func (r reader) index(i *gojq.Index, of, in value) value {
+	name := i.Name
+	for _, q := range []*gojq.Query{i.Start, i.End} {
+		r.query(q, in)
+	}
+	switch {
+	case i.Str != nil && i.Str.Queries == nil:
+		name = i.Str.Str
+	case i.Str != nil:
+		r.queries(in, i.Str.Queries...)
+		return value{}
+	case i.IsSlice:
+		return of
+	case i.Start != nil && isText(i.Start):
+		name = i.Start.Term.Str.Str
+	case i.Start != nil:
+		return of.element()
+	}
+	return r.member(name, of)
+}
+
+func isText(q *gojq.Query) bool {
+	return q.Term != nil && q.Term.Type == gojq.TermTypeString && q.Term.Str.Queries == nil && q.Term.SuffixList == nil
+}
+
+// member reads a member, and notes one that the value never has.
+func (r reader) member(name string, of value) value {
+	m := UnknownMember{name, of.kind == event}
+	switch {
+	case of.kind == unknown || of.kind == never || of.depth > 0:
+		return value{}
+	case of.kind == body && name == "events":
+		return value{event, 1}
+	case !slices.Contains(m.Of(), name) && !r.quiet && !slices.Contains(*r.found, m):
+		*r.found = append(*r.found, m)
+	}
+	return value{}
+}
+
+func (r reader) queries(in value, all ...*gojq.Query) {
+	for _, q := range all {
+		r.query(q, in)
+	}
+}
+
+func (r reader) bare(t *gojq.Term, in value) value {
+	switch t.Type {
+	case gojq.TermTypeIdentity:
+		return in
+	case gojq.TermTypeIndex:
+		return r.index(t.Index, in, in)
+	case gojq.TermTypeFunc:
+		return r.function(t.Func, in)
+	case gojq.TermTypeObject:
+		for _, pair := range t.Object.KeyVals {
+			switch isShort := pair.Val == nil; {
+			case pair.KeyString != nil && pair.KeyString.Queries != nil:
+				r.queries(in, pair.KeyString.Queries...)
+			case isShort && pair.KeyString != nil:
+				r.member(pair.KeyString.Str, in)
+			case isShort && pair.Key != "" && !strings.HasPrefix(pair.Key, "$"):
+				r.member(pair.Key, in)
+			}
+			r.queries(in, pair.KeyQuery, pair.Val)
+		}
+	case gojq.TermTypeArray:
+		return r.query(t.Array.Query, in).array()
+	case gojq.TermTypeUnary:
+		r.term(t.Unary.Term, in)
+	case gojq.TermTypeString, gojq.TermTypeFormat:
+		if t.Str != nil {
+			r.queries(in, t.Str.Queries...)
+		}
+	case gojq.TermTypeIf:
+		r.query(t.If.Cond, in)
+		v, other := r.query(t.If.Then, in), in
+		for _, elif := range t.If.Elif {
+			r.query(elif.Cond, in)
+			v = either(v, r.query(elif.Then, in))
+		}
+		if t.If.Else != nil {
+			other = r.query(t.If.Else, in)
+		}
+		return either(v, other)
+	case gojq.TermTypeReduce:
+		r.query(t.Reduce.Start, in)
+		r.with(t.Reduce.Patterns, r.query(t.Reduce.Query, in)).query(t.Reduce.Update, value{})
+	case gojq.TermTypeForeach:
+		r.query(t.Foreach.Start, in)
+		r.with(t.Foreach.Patterns, r.query(t.Foreach.Query, in)).queries(value{}, t.Foreach.Update, t.Foreach.Extract)
+	case gojq.TermTypeTry:
+		r.query(t.Try.Body, in)
+	case gojq.TermTypeQuery:
+		return r.query(t.Query, in)
+	}
+	return value{}
+}
+
+func (r reader) function(f *gojq.Func, in value) value {
+	defined := r.functions[f.Name]
+	argument := func(in value) value {
+		if len(f.Args) != 1 {
+			return value{}
+		}
+		return r.query(f.Args[0], in)
+	}
+	switch {
+	case strings.HasPrefix(f.Name, "$"):
+		return r.variables[f.Name]
+	case defined != nil && len(f.Args) == 0:
+		r.functions = maps.Clone(r.functions)
+		delete(r.functions, f.Name) // one that calls itself is not followed
+		return r.query(defined.Body, in)
+	case defined != nil:
+		return value{}
+	}
+	switch f.Name {
+	case "map":
+		return argument(in.element()).array()
+	case "select":
+		argument(in)
+		return in
+	case "first", "last":
+		if len(f.Args) == 1 {
+			return argument(in)
+		}
+		return in.element()
+	case "sort_by", "unique_by":
+		argument(in.element())
+		return in
+	case "min_by", "max_by":
+		argument(in.element())
+		return in.element()
+	case "group_by":
+		argument(in.element())
+		return in.array()
+	case "reverse":
+		return in
+	case "error", "empty":
+		argument(in)
+		return value{kind: never}
+	case "any", "all":
+		argument(in.element())
+	}
+	return value{}
+}
