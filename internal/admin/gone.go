@@ -40,7 +40,7 @@ func GoneText(gone []buffer.Relay) string {
 		if more := len(gone) - named; more > 0 {
 			names = append(names, fmt.Sprintf("and %s more", Count(int64(more))))
 		}
-		return fmt.Sprintf("%s relays did not stop in order in the last hour: they were killed, or cannot reach the database. The last one reported %s ago: %s",
+		return fmt.Sprintf("%s relays did not stop in order in the last hour: they were killed, hang, or cannot reach the database. The last one reported %s ago: %s",
 			Count(int64(len(gone))), Age(r.Seen), strings.Join(names, ", "))
 	}
 	version := ""

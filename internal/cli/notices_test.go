@@ -48,7 +48,7 @@ func TestGone(t *testing.T) {
 	db.exec(`INSERT INTO outbox_relays (buffer, sink, owner, version, seen_at, delivered, dead, last_minute, stopped)
 		SELECT 'public.outbox_events', '', 'more/' || n || '/orders', 'v2', clock_timestamp() - interval '40 minutes' - n * interval '1 minute', 5, 0, 5, false FROM generate_series(1, 6) n`)
 	for _, command := range []string{"status", "doctor"} {
-		do(t, nil, command, "-c", path).want(t, 0, "7 relays did not stop in order in the last hour: they were killed, or cannot reach the database. The last one reported 30m ", "")
+		do(t, nil, command, "-c", path).want(t, 0, "7 relays did not stop in order in the last hour: they were killed, hang, or cannot reach the database. The last one reported 30m ", "")
 		do(t, nil, command, "-c", path).want(t, 0, " ago: killed/18, more/1, more/2, more/3, more/4, and 2 more", "")
 	}
 	db.exec("DELETE FROM outbox_relays WHERE owner LIKE 'runs/%' OR owner LIKE 'more/%'")
