@@ -43,6 +43,7 @@ type refusals struct {
 	pathAt     time.Time // when it was last refused or divided
 	pathSent   bool      // its send is under way
 	alone      bool      // an event alone is among those refused
+	afterAlone bool      // and something else was refused after it
 	enough     int       // so many refusals in a row make it clear
 	refusing   bool
 	since      time.Time
@@ -110,7 +111,7 @@ func (d *refusals) accepted(l *buffer.Lease, all bool, began time.Time) (ended, 
 		return false, release
 	}
 	ended, release = d.refusing, d.held || release
-	doubted := ended || d.several || changedMind // what it refused it may accept now
+	doubted := ended || d.several || d.afterAlone || changedMind // what it refused it may accept now
 	if doubted {
 		d.doubtedAt = time.Now()
 	}
@@ -122,7 +123,7 @@ func (d *refusals) accepted(l *buffer.Lease, all bool, began time.Time) (ended, 
 			d.batches[id] = one
 		}
 	}
-	d.row, d.several, d.path, d.pathSent, d.alone, d.enough, d.refusing = 0, false, uuid.Nil, false, false, 0, false
+	d.row, d.several, d.path, d.pathSent, d.alone, d.afterAlone, d.enough, d.refusing = 0, false, uuid.Nil, false, false, false, 0, false
 	d.tries.end()
 	d.events, d.saidEvery = eventSet{}, false
 	return ended, release
@@ -145,6 +146,7 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 	if d.row++; d.row == 1 {
 		d.rowSince, d.rowOf = now, before.rootOf(l)
 	}
+	d.afterAlone = d.alone
 	d.several = d.several || d.rowOf != before.rootOf(l)
 	d.events.add(l)
 	d.last = why

@@ -397,6 +397,35 @@ func TestRefusal(t *testing.T) {
 		expect(t, "claims after a fresh batch was accepted", l.Allow(t.Context()), math.MaxInt)
 	})
 
+	// The sink refuses so many requests in a row, all innocent, in the middle of a search. Only an event whose path alone it refused cannot be told from a bad one.
+	run("OfABlipDuringASearch", func(t *testing.T) {
+		const n = 100
+		for blip := range 40 {
+			l := newLedger(func(c *delivery.Config) { c.MaxAttempts = 1000 }, nil)
+			l.answer = func([]int64) error {
+				if l.sends <= blip {
+					return sink.Permanent(errBad)
+				}
+				return nil
+			}
+			l.put(idsFrom(1, n)...)
+			for len(l.batches) > 0 {
+				if l.Allow(t.Context()) == 0 || l.next(t) == nil {
+					<-time.After(250 * time.Millisecond)
+				}
+				l.search(t)
+				l.report.Halved = nil
+			}
+			most := 0
+			if blip == bits.Len(n-1) { // the smaller halves are sent first
+				most = 1
+			}
+			if len(l.dead) > most {
+				t.Errorf("%d refusals in a row bury %v", blip, l.dead)
+			}
+		}
+	})
+
 	run("OfEverythingEndsASearch", func(t *testing.T) {
 		l := newLedger(nil, refusesAll)
 		l.put(idsFrom(1, 100)...)

@@ -17,6 +17,13 @@ var deadLetterMutants = []mutant{
 		pkg:  "./delivery", test: "TestRefusal$/OfNearlyEveryBatch",
 	},
 	{
+		name: "a blip during a search buries what it met",
+		file: "delivery/refusals.go",
+		old:  "d.afterAlone = d.alone",
+		new:  "d.afterAlone = d.alone && d.row < 0",
+		pkg:  "./delivery", test: "TestRefusal$/OfABlipDuringASearch",
+	},
+	{
 		name: "what a search meets is held",
 		file: "delivery/refusals.go",
 		old:  "case l.Searched:",
