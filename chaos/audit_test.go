@@ -50,6 +50,7 @@ type audited struct {
 	committed, rolledBack, delivered, dead     int64
 	waiting, duplicates, lost, wrong, resolved int64
 	excused                                    int64 // duplicates of batches that were halved because their owners died
+	late                                       int64 // duplicates that came after the stream's window
 }
 
 const takeOversSQL = `
@@ -152,6 +153,7 @@ func (r *run) auditOne(ctx context.Context, conn *pgx.Conn, a *account) audited 
 		r.violation("%s: %d events still wait", a.name(), result.waiting)
 	}
 	found[moreThanOnce], result.excused = r.excuse(ctx, conn, a, found[moreThanOnce])
+	found[moreThanOnce], result.late = r.excuseLate(a, found[moreThanOnce])
 	for what, ids := range found {
 		if len(ids) == 0 {
 			continue

@@ -61,6 +61,7 @@ func (r *run) report(audits []audited, took time.Duration) {
 		sum.lost += a.lost
 		sum.resolved += a.resolved
 		sum.excused += a.excused
+		sum.late += a.late
 	}
 	line("all\t%d\t%d\t%d\t%d\t%d\t%d\t%d",
 		sum.committed, sum.rolledBack, sum.delivered, sum.dead, sum.waiting, sum.duplicates, sum.lost)
@@ -73,7 +74,8 @@ func (r *run) report(audits []audited, took time.Duration) {
 	line("transactions broken off before COMMIT\t%d", p.brokenOff.Load())
 	line("claimed by\t%s", byName(r.ways.claimed))
 	line("wake: notify\t%d notifications received for outbox_events", r.ways.notifications.Load())
-	line("JetStream\t%d events published in fast batches, %d singly", r.ways.fast.Load(), r.ways.oneByOne.Load())
+	line("JetStream\t%d events published in fast batches, %d singly, %d duplicates after its window of %v",
+		r.ways.fast.Load(), r.ways.oneByOne.Load(), sum.late, duplicateWindow)
 	line("times producers waited for the backlog\t%d", p.waited.Load())
 	line("API\t%d requests, %d of them known already, %d refused, %d duplicates of batches that were halved as suspects",
 		r.api.requests, r.api.repeated, r.api.refused, sum.excused)
