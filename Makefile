@@ -22,6 +22,11 @@ up: ## start PostgreSQL, Redis, NATS, the relay and a producer in containers
 build: ## build bin/relay; TAGS=slim without SQLite and the demo, RELEASE=v1.2.3 to set the version
 	CGO_ENABLED=0 $(GO) build -trimpath -tags "$(TAGS)" -ldflags "-s -w -X main.release=$(RELEASE)" -o bin/relay ./cmd/relay
 
+.PHONY: release
+release: ## build the files of a release into dist/ twice and compare them; RELEASE=v1.2.3
+	release/build.sh "$(RELEASE)" dist
+	$(GO) test ./release -count=1 -v -timeout 60m -release.dist "$(CURDIR)/dist"
+
 .PHONY: servers
 servers: ## install PostgreSQL, Redis, Valkey, PgBouncer, Sidekiq and Prometheus for the tests, if missing
 	@sh internal/testserver/install.sh
