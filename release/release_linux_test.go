@@ -5,7 +5,9 @@ import (
 	"archive/tar"
 	"bytes"
 	"compress/gzip"
+	"context"
 	"crypto/sha256"
+	"debug/buildinfo"
 	"encoding/hex"
 	"encoding/json"
 	"flag"
@@ -13,19 +15,20 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
 )
 
-var dist = flag.String("release.dist", "", "files of release/build.sh for all platforms, to compare with a second build")
+var dist = flag.String("release.dist", "", "files of release/build.sh for all platforms, to check and to compare with a second build")
 
 const version = "v1.2.3-rc.1"
 
 // run runs a program and returns its output.
 func run(t *testing.T, dir string, args ...string) string {
 	t.Helper()
-	cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), args[0], args[1:]...)
 	cmd.Dir = dir
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -34,7 +37,7 @@ func run(t *testing.T, dir string, args ...string) string {
 	return string(out)
 }
 
-// asRoot runs a program as root: chroot and dpkg want that.
+// asRoot runs a program as root: chroot, dpkg and rpm need that.
 func asRoot(t *testing.T, args ...string) string {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -96,21 +99,19 @@ func same(t *testing.T, a, b string) {
 
 func TestRelease(t *testing.T) {
 	t.Parallel()
-	repository := commit(t)
-	out := build(t, repository, "a", "PLATFORMS=linux/amd64")
-	t.Run("Reproducible", func(t *testing.T) {
-		t.Parallel()
-		same(t, out, build(t, repository, "a-path-of-another-length", "PLATFORMS=linux/amd64"))
-	})
-	t.Run("Package", func(t *testing.T) { t.Parallel(); testPackage(t, filepath.Join(out, "relay_1.2.3-rc.1_amd64.deb")) })
-	t.Run("Image", func(t *testing.T) {
-		t.Parallel()
-		testImage(t, filepath.Join(out, "relay_1.2.3-rc.1_image.tar"), 50<<20)
-		testImage(t, filepath.Join(out, "relay-slim_1.2.3-rc.1_image.tar"), 30<<20)
-	})
+	repository, platform := commit(t), "PLATFORMS=linux/"+runtime.GOARCH
+	out := build(t, repository, "a", platform)
+	run(t, out, "sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS")
+	testSBOM(t, out, "relay")
+	testSBOM(t, out, "relay-slim")
+	// MB of an image as a registry stores it.
+	testImage(t, filepath.Join(out, "relay_1.2.3-rc.1_image.tar"), 50)
+	testImage(t, filepath.Join(out, "relay-slim_1.2.3-rc.1_image.tar"), 30)
+	testPackage(t, filepath.Join(out, "relay_1.2.3-rc.1_"+runtime.GOARCH+".deb"))
+	same(t, out, build(t, repository, "a-path-of-another-length", platform))
 }
 
-// Second build of all platforms with an empty cache; `make release` runs it.
+// `make release` runs this test on what it built. The second build has an empty cache.
 func TestDist(t *testing.T) {
 	t.Parallel()
 	if *dist == "" {
@@ -120,46 +121,92 @@ func TestDist(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	checkout, out := filepath.Join(t.TempDir(), "again"), t.TempDir()
+	formulas, packages := glob(t, path, "relay.rb"), glob(t, path, "relay_*_"+runtime.GOARCH+".rpm")
+	run(t, "", "ruby", "-c", formulas)
+	testRPM(t, packages)
 	root, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
 	}
+	checkout, out := filepath.Join(t.TempDir(), "again"), t.TempDir()
 	run(t, "", "git", "clone", "-q", root, checkout)
-	archives, err := filepath.Glob(filepath.Join(path, "relay_*_linux_amd64.tar.gz"))
-	if err != nil || len(archives) != 1 {
-		t.Fatalf("%s has the archives %q: %v", path, archives, err)
-	}
-	name := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(archives[0]), "relay_"), "_linux_amd64.tar.gz")
+	name := strings.TrimSuffix(strings.TrimPrefix(filepath.Base(packages), "relay_"), "_"+runtime.GOARCH+".rpm")
 	run(t, checkout, "env", "GOCACHE="+t.TempDir(), "release/build.sh", "v"+name, out)
 	same(t, path, out)
-	run(t, path, "sha256sum", "--check", "--strict", "--quiet", "SHA256SUMS")
-	run(t, path, "ruby", "-c", "relay.rb")
 }
 
-// shellRoot is a root file system with a shell for the package's scripts and nothing else.
+// glob returns the one file that a pattern matches.
+func glob(t *testing.T, dir, pattern string) string {
+	t.Helper()
+	found, err := filepath.Glob(filepath.Join(dir, pattern))
+	if err != nil || len(found) != 1 {
+		t.Fatalf("%s has %d files %s, expected 1: %v", dir, len(found), pattern, err)
+	}
+	return found[0]
+}
+
+// testSBOM compares an SBOM with what the linker wrote into the program.
+func testSBOM(t *testing.T, out, name string) {
+	t.Helper()
+	archive := glob(t, out, name+"_*_linux_"+runtime.GOARCH+".tar.gz")
+	dir := t.TempDir()
+	run(t, dir, "tar", "--strip-components=1", "-xzf", archive)
+	info, err := buildinfo.ReadFile(filepath.Join(dir, "relay"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"pkg:golang/std@" + info.GoVersion}
+	for _, m := range info.Deps {
+		want = append(want, "pkg:golang/"+m.Path+"@"+m.Version)
+	}
+	data, err := os.ReadFile(strings.TrimSuffix(archive, ".tar.gz") + ".cdx.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var bom struct{ Components []struct{ PURL string } }
+	if err := json.Unmarshal(data, &bom); err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range bom.Components {
+		purl, _, _ := strings.Cut(c.PURL, "?")
+		got = append(got, purl)
+	}
+	slices.Sort(want)
+	slices.Sort(got)
+	if !slices.Equal(got, want) {
+		t.Errorf("the SBOM of %s has the components\n%q\nexpected\n%q", name, got, want)
+	}
+}
+
+// shellRoot is a root file system with a shell for the scripts of a package and nothing else.
 func shellRoot(t *testing.T) string {
 	t.Helper()
-	root := t.TempDir()
-	t.Cleanup(func() { asRoot(t, "rm", "-rf", filepath.Join(root, "tmp"), filepath.Join(root, "var")) })
+	root := filepath.Join(t.TempDir(), "root")
+	t.Cleanup(func() { asRoot(t, "rm", "-rf", root) })
 	run(t, "", "sh", "-c", `set -e
-mkdir -p "$0/bin" "$0/tmp" "$0/var/lib/dpkg/updates" "$0/var/lib/dpkg/info"
-touch "$0/var/lib/dpkg/status"
+mkdir -p "$0/bin" "$0/dev" "$0/proc" "$0/tmp" "$0/var/lib/dpkg/updates" "$0/var/lib/dpkg/info"
+touch "$0/dev/null" "$0/var/lib/dpkg/status"
 cp /bin/sh "$0/bin/sh"
 for lib in $(ldd /bin/sh | grep -o '/[^ ]*'); do mkdir -p "$0$(dirname $lib)"; cp -L "$lib" "$0$lib"; done`, root)
 	return root
 }
 
-// tree lists the files of a root except dpkg's own.
+// tree lists the files of a root except those of the package manager.
 func tree(t *testing.T, root string) string {
 	t.Helper()
 	return asRoot(t, "sh", "-c", `cd "$0" && find . -path ./var -prune -o -print | sort`, root)
 }
 
-func testPackage(t *testing.T, deb string) {
-	root := shellRoot(t)
-	before := tree(t, root)
-	asRoot(t, "dpkg", "--root="+root, "--force-not-root", "-i", deb)
+// inRoot runs a program of a root. /proc and /dev/null are mounted for this program only.
+func inRoot(t *testing.T, root string, args ...string) string {
+	t.Helper()
+	return asRoot(t, append([]string{"unshare", "--mount", "sh", "-c", `mount -t proc proc "$0/proc" && mount --bind /dev/null "$0/dev/null" && exec chroot "$0" "$@"`, root}, args...)...)
+}
+
+// testInstalled runs the program of a package in the root where it was installed.
+func testInstalled(t *testing.T, root string) {
+	t.Helper()
 	for _, path := range []string{
 		"usr/bin/relay", "etc/relay/relay.yaml", "etc/relay/grants.sql", "usr/lib/systemd/system/relay.service",
 		"usr/lib/systemd/system/relay-migrate.service", "usr/share/bash-completion/completions/relay", "usr/share/man/man1/relay.1.gz",
@@ -172,19 +219,44 @@ func testPackage(t *testing.T, deb string) {
 	if err != nil || !strings.Contains(string(unit), "\nExecStart=/usr/bin/relay run ") {
 		t.Errorf("the unit does not start the package's program: %v\n%s", err, unit)
 	}
-	if got := asRoot(t, "chroot", root, "/usr/bin/relay", "version"); !strings.HasPrefix(got, "relay "+version+", commit ") || strings.Contains(got, "changes") {
+	got := inRoot(t, root, "/usr/bin/relay", "version")
+	if !strings.HasPrefix(got, "relay v") || !strings.Contains(got, ", commit ") || strings.Contains(got, "changes") || !strings.Contains(got, runtime.Version()) {
 		t.Errorf("relay version printed %q", got)
 	}
-	asRoot(t, "chroot", root, "/usr/bin/relay", "check", "/etc/relay/relay.yaml")
-	asRoot(t, "chroot", root, "/usr/bin/relay", "demo", "--events", "100", "--no-console")
-	asRoot(t, "dpkg", "--root="+root, "--force-not-root", "--purge", "relay")
+	inRoot(t, root, "/usr/bin/relay", "check", "/etc/relay/relay.yaml")
+	if got := inRoot(t, root, "/usr/bin/relay", "demo", "--events", "20", "--no-console"); !strings.Contains(got, "missing 0, duplicates 0, phantom 0") {
+		t.Errorf("relay demo printed %s", got)
+	}
+}
+
+func testPackage(t *testing.T, deb string) {
+	t.Helper()
+	root := shellRoot(t)
+	before := tree(t, root)
+	asRoot(t, "dpkg", "--root="+root, "-i", deb)
+	testInstalled(t, root)
+	asRoot(t, "dpkg", "--root="+root, "--purge", "relay")
 	if after := tree(t, root); after != before {
 		t.Errorf("the root differs after the removal:\n%s\nbefore:\n%s", after, before)
 	}
 }
 
-// testImage unpacks an image, checks its digests and its size, and runs its program.
-func testImage(t *testing.T, path string, limit int) {
+func testRPM(t *testing.T, file string) {
+	t.Helper()
+	root := shellRoot(t)
+	before := tree(t, root)
+	// The shell of this root belongs to no package, which --nodeps allows.
+	asRoot(t, "rpm", "--root="+root, "--nodeps", "--nosignature", "-i", file)
+	testInstalled(t, root)
+	asRoot(t, "rpm", "--root="+root, "--nodeps", "-e", "relay")
+	if after := tree(t, root); after != before {
+		t.Errorf("the root differs after the removal:\n%s\nbefore:\n%s", after, before)
+	}
+}
+
+// testImage checks the digests and the size of an image, in MB as a registry stores it, and runs its program.
+func testImage(t *testing.T, path string, limit float64) {
+	t.Helper()
 	archive, err := os.Open(path)
 	if err != nil {
 		t.Fatal(err)
@@ -228,12 +300,12 @@ func testImage(t *testing.T, path string, limit int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%s: %.1f MB, %.1f MB compressed", filepath.Base(path), float64(len(unpacked))/1e6, float64(len(layer))/1e6)
-	if len(unpacked) > limit {
-		t.Errorf("the image has %d bytes; expected at most %d", len(unpacked), limit)
+	size := float64(len(layer)) / 1e6
+	t.Logf("%s: %.1f MB in a registry, %.1f MB unpacked", filepath.Base(path), size, float64(len(unpacked))/1e6)
+	if size > limit {
+		t.Errorf("the image has %.1f MB; expected at most %.0f", size, limit)
 	}
-	root := t.TempDir()
-	file := filepath.Join(t.TempDir(), "layer.tar")
+	root, file := t.TempDir(), filepath.Join(t.TempDir(), "layer.tar")
 	if err := os.WriteFile(file, unpacked, 0o600); err != nil {
 		t.Fatal(err)
 	}

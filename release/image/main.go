@@ -169,10 +169,7 @@ func (i *image) add(folder string) (descriptor, error) {
 		return descriptor{}, err
 	}
 	var packed bytes.Buffer
-	z, err := gzip.NewWriterLevel(&packed, gzip.BestCompression)
-	if err != nil {
-		return descriptor{}, err
-	}
+	z := gzip.NewWriter(&packed)
 	if _, err = z.Write(layer); err == nil {
 		err = z.Close()
 	}
