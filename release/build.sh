@@ -42,6 +42,7 @@ build() {
 export SHARED="$work/shared"
 mkdir -p "$SHARED/completions" "$SHARED/units"
 build "$(go env GOHOSTOS)/$(go env GOHOSTARCH)" slim "$work/relay"
+"$work/relay" version | grep -q ', commit ' || failed "the program does not name its commit; build from a clone, not from a worktree"
 "$work/relay" completion bash >"$SHARED/completions/relay.bash"
 "$work/relay" completion zsh >"$SHARED/completions/_relay"
 "$work/relay" completion fish >"$SHARED/completions/relay.fish"
@@ -51,10 +52,25 @@ for unit in deploy/systemd/*.service; do
 	sed 's|/usr/local/bin/relay|/usr/bin/relay|' "$unit" >"$SHARED/units/$(basename "$unit")"
 done
 {
-	echo "relay ($VERSION) stable; urgency=medium"
+	echo "relay ($(echo "$VERSION" | tr - '~')-1) stable; urgency=medium"
 	printf '\n  * See https://github.com/outboxrelay/relay/blob/%s/CHANGELOG.md\n\n' "$version"
 	echo " -- Relay <relay@outboxrelay.example>  $(date -u -R -d "@$SOURCE_DATE_EPOCH")"
-} | gzip -9nc >"$SHARED/changelog.gz"
+} | gzip -9nc >"$SHARED/changelog.Debian.gz"
+
+# The licences ask that copies of the programs have their texts.
+licence() {
+	find "$2" -maxdepth 1 -type f -iregex '.*/\(licen[cs]e\|unlicense\|copying\|notice\)[^/]*' | sort | while read -r file; do
+		printf '%s\n%s\n\n' "======== $1: ${file##*/}" "$(cat "$file")"
+	done
+}
+{
+	licence relay .
+	licence "Go ${GOTOOLCHAIN#go}" "$(go env GOROOT)"
+	for os in linux darwin; do
+		GOOS=$os go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}}@{{.Version}} {{.Dir}}{{end}}{{end}}' ./cmd/relay
+	done | sort -u | while read -r module dir; do licence "$module" "$dir"; done
+	printf '%s\n%s\n' "======== uPlot" "$(cat internal/console/assets/uplot.LICENSE)"
+} >"$SHARED/LICENSES.txt"
 
 for platform in ${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64}; do
 	os=${platform%/*} arch=${platform#*/}
@@ -63,9 +79,9 @@ for platform in ${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64};
 		out=$work/$name
 		mkdir "$out"
 		build "$platform" "$tags" "$out/relay"
-		cp LICENSE THIRD_PARTY.md CHANGELOG.md "$SHARED/relay.1" "$out"
+		cp CHANGELOG.md "$SHARED/LICENSES.txt" "$SHARED/relay.1" "$out"
 		cp -r "$SHARED/completions" "$out"
-		chmod 644 "$out"/*.md "$out/LICENSE"
+		chmod 644 "$out/CHANGELOG.md"
 		tar --sort=name --format=ustar --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -C "$work" -cf - "$name" |
 			gzip -n >"$dist/$name.tar.gz"
 		tool cyclonedx-gomod bin -json -std -noserial -notimestamp -version "$version" -output "$dist/$name.cdx.json" "$out/relay"

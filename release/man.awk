@@ -13,8 +13,8 @@ BEGIN {
 /^Usage:/ { part = "usage"; next }
 /^Available Commands:/ { part = "commands"; print ".SH COMMANDS"; next }
 /^Flags:/ { part = "flags"; next }
-part == "" && /^$/ { print ".PP"; next }
-part == "" { print escape($0); next }
+part == "" && /^$/ { paragraph = ".PP\n"; next }
+part == "" { print paragraph escape($0); paragraph = ""; next }
 part == "commands" && /^  / {
 	name = $1
 	sub(/^ +[^ ]+ +/, "")

@@ -1,6 +1,6 @@
 // Command image writes the image of a release, an archive in the OCI image layout, from the programs of the
 // release: image -version v1.2.3 -revision COMMIT -time UNIX -out FILE DIR_linux_amd64 DIR_linux_arm64. Each
-// folder contains the program "relay". It is the image of the Dockerfile, made without a container runtime.
+// folder contains the program "relay" and LICENSES.txt. It is the image of the Dockerfile, with the licences and made without a container runtime.
 package main
 
 import (
@@ -153,11 +153,16 @@ func (i *image) add(folder string) (descriptor, error) {
 	if err != nil {
 		return descriptor{}, err
 	}
+	licences, err := os.ReadFile(filepath.Join(folder, "LICENSES.txt"))
+	if err != nil {
+		return descriptor{}, err
+	}
 	certificates, err := os.ReadFile(authorities)
 	if err != nil {
 		return descriptor{}, err
 	}
 	layer, err := i.tar([]file{
+		{"LICENSES.txt", licences, 0o644},
 		{"etc/", nil, fs.ModeDir | 0o755},
 		{"etc/ssl/", nil, fs.ModeDir | 0o755},
 		{"etc/ssl/certs/", nil, fs.ModeDir | 0o755},
