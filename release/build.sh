@@ -46,16 +46,22 @@ build "$(go env GOHOSTOS)/$(go env GOHOSTARCH)" slim "$work/relay"
 "$work/relay" completion bash >"$SHARED/completions/relay.bash"
 "$work/relay" completion zsh >"$SHARED/completions/_relay"
 "$work/relay" completion fish >"$SHARED/completions/relay.fish"
-"$work/relay" help | awk -v version="$version" -v date="$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%d)" -f release/man.awk >"$SHARED/relay.1"
+"$work/relay" help >"$work/help"
+day=$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y-%m-%d)
+awk -v version="$version" -v date="$day" -f release/man.awk "$work/help" >"$SHARED/relay.1"
 gzip -9nc "$SHARED/relay.1" >"$SHARED/relay.1.gz"
 for unit in deploy/systemd/*.service; do
 	sed 's|/usr/local/bin/relay|/usr/bin/relay|' "$unit" >"$SHARED/units/$(basename "$unit")"
 done
-{
-	echo "relay ($(echo "$VERSION" | tr - '~')-1) stable; urgency=medium"
-	printf '\n  * See https://github.com/outboxrelay/relay/blob/%s/CHANGELOG.md\n\n' "$version"
-	echo " -- Relay <relay@outboxrelay.example>  $(date -u -R -d "@$SOURCE_DATE_EPOCH")"
-} | gzip -9nc >"$SHARED/changelog.Debian.gz"
+second=$(date -u -R -d "@$SOURCE_DATE_EPOCH")
+cat >"$work/changelog" <<-END
+	relay ($(echo "$VERSION" | tr - '~')-1) stable; urgency=medium
+
+	  * See https://github.com/outboxrelay/relay/blob/$version/CHANGELOG.md
+
+	 -- Relay <relay@outboxrelay.example>  $second
+END
+gzip -9nc "$work/changelog" >"$SHARED/changelog.Debian.gz"
 
 # The licences ask that copies of the programs have their texts.
 licence() {
@@ -63,12 +69,13 @@ licence() {
 		printf '%s\n%s\n\n' "======== $1: ${file##*/}" "$(cat "$file")"
 	done
 }
+for os in linux darwin; do
+	GOOS=$os go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}}@{{.Version}} {{.Dir}}{{end}}{{end}}' ./cmd/relay
+done >"$work/modules"
 {
 	licence relay .
 	licence "Go ${GOTOOLCHAIN#go}" "$(go env GOROOT)"
-	for os in linux darwin; do
-		GOOS=$os go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}}@{{.Version}} {{.Dir}}{{end}}{{end}}' ./cmd/relay
-	done | sort -u | while read -r module dir; do licence "$module" "$dir"; done
+	sort -u "$work/modules" | while read -r module dir; do licence "$module" "$dir"; done
 	printf '%s\n%s\n' "======== uPlot" "$(cat internal/console/assets/uplot.LICENSE)"
 } >"$SHARED/LICENSES.txt"
 
@@ -82,8 +89,8 @@ for platform in ${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64};
 		cp CHANGELOG.md "$SHARED/LICENSES.txt" "$SHARED/relay.1" "$out"
 		cp -r "$SHARED/completions" "$out"
 		chmod 644 "$out/CHANGELOG.md"
-		tar --sort=name --format=ustar --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -C "$work" -cf - "$name" |
-			gzip -n >"$dist/$name.tar.gz"
+		tar --sort=name --format=ustar --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" -C "$work" -cf "$work/tar" "$name"
+		gzip -nc "$work/tar" >"$dist/$name.tar.gz"
 		tool cyclonedx-gomod bin -json -std -noserial -notimestamp -version "$version" -output "$dist/$name.cdx.json" "$out/relay"
 	done
 	if [ "$os" = linux ]; then

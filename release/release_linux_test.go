@@ -10,6 +10,7 @@ import (
 	"debug/buildinfo"
 	"encoding/hex"
 	"encoding/json"
+	"errors"
 	"flag"
 	"io"
 	"os"
@@ -91,8 +92,12 @@ func same(t *testing.T, a, b string) {
 		t.Errorf("the builds have %d and %d files", len(first), len(second))
 	}
 	for name, data := range first {
-		if !bytes.Equal(data, second[name]) {
-			t.Errorf("%s differs between two builds of one commit", name)
+		if other := second[name]; !bytes.Equal(data, other) {
+			at := 0
+			for at < min(len(data), len(other)) && data[at] == other[at] {
+				at++
+			}
+			t.Errorf("%s differs between two builds of one commit: %d and %d bytes, from byte %d", name, len(data), len(other), at)
 		}
 	}
 }
@@ -272,7 +277,7 @@ func testImage(t *testing.T, path string, limit float64) {
 	blobs := map[string][]byte{}
 	for r := tar.NewReader(archive); ; {
 		h, err := r.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		if err != nil {
