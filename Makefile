@@ -25,7 +25,7 @@ build: ## build bin/relay; TAGS=slim without SQLite and the demo, RELEASE=v1.2.3
 .PHONY: release
 release: ## build the files of a release into dist/ twice and compare them; RELEASE=v1.2.3
 	release/build.sh "$(RELEASE)" dist
-	$(GO) test ./release -count=1 -v -timeout 60m -release.dist "$(CURDIR)/dist"
+	$(GO) test -tags release ./release -count=1 -v -timeout 60m -release.dist "$(CURDIR)/dist"
 
 .PHONY: servers
 servers: ## install PostgreSQL, Redis, Valkey, PgBouncer, Sidekiq and Prometheus for the tests, if missing

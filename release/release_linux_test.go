@@ -1,3 +1,5 @@
+//go:build release
+
 // Package release_test builds a release and installs it.
 package release_test
 

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Installs the server programs that the tests start: PostgreSQL, Redis (which is
 # its own sentinel), Valkey, PgBouncer, Sidekiq and Prometheus; on Linux also faketime, which makes
-# the clock of a server jump, Chromium, for the console, and dpkg, for the package. Quick when all of them are there.
+# the clock of a server jump, and Chromium, for the console. Quick when all of them are there.
 # Redis may be old and Valkey is new, so tests see how both behave.
 set -eu
 
@@ -19,7 +19,7 @@ found() {
 }
 
 case $(uname) in
-Linux) linux='faketime chromium dpkg' ;;
+Linux) linux='faketime chromium' ;;
 *) linux= ;;
 esac
 if command -v apt-get >/dev/null 2>&1; then
