@@ -245,6 +245,28 @@ func (d DeadLetters) CountFor(ctx context.Context, act Action, f buffer.DeadFilt
 	return total, err
 }
 
+// NewestDied returns when the last of the open dead letters that match died, by the database's clock; zero if none matches.
+func (d DeadLetters) NewestDied(ctx context.Context, f buffer.DeadFilter) (time.Time, error) {
+	f.Closed = false
+	newest, err := d.Store.ListNewestDead(ctx, f, 1)
+	if err != nil || len(newest) == 0 {
+		return time.Time{}, err
+	}
+	return newest[0].DiedAt, nil
+}
+
+// DiedUntil narrows a filter to those that died at a time of [DeadLetters.NewestDied] or earlier.
+func DiedUntil(f buffer.DeadFilter, at time.Time) buffer.DeadFilter {
+	step := time.Microsecond
+	if at.Truncate(time.Millisecond).Equal(at) { // SQLite has no finer times
+		step = time.Millisecond
+	}
+	if before := at.Add(step); f.Before.IsZero() || before.Before(f.Before) {
+		f.Before = before
+	}
+	return f
+}
+
 // Notifies reports whether a hook is to be notified of the dead letters of a sink.
 func (d DeadLetters) Notifies(sink string) bool {
 	return d.HasHook || slices.Contains(d.SinkHooks, sink)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/url"
 	"strings"
+	"time"
 
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/audit"
@@ -16,6 +17,7 @@ type confirmData struct {
 	Filter  deadFilter
 	Action  admin.Action
 	Changed []admin.Changed // what would be done, by pipeline
+	Until   []string        // PIPELINE TIME: when the newest that is counted died
 	Total   int64
 	Back    string
 }
@@ -60,7 +62,31 @@ func (s *Console) deadChange(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), deadTimeout)
 	defer cancel()
+	var until map[string]time.Time
+	if until, err = untilOf(r.PostForm["until"]); err != nil {
+		s.fail(w, r, http.StatusBadRequest, err)
+		return
+	}
 	for _, p := range selected {
+		q := q
+		if !confirmed {
+			at, err := p.NewestDied(ctx, q)
+			if err != nil {
+				s.fail(w, r, http.StatusServiceUnavailable, fmt.Errorf("pipeline %s: %w", p.Name, err))
+				return
+			}
+			if at.IsZero() {
+				continue
+			}
+			d.Until = append(d.Until, p.Name+" "+at.UTC().Format(time.RFC3339Nano))
+			q = admin.DiedUntil(q, at)
+		} else if until != nil { // otherwise nobody was asked
+			at, counted := until[p.Name]
+			if !counted {
+				continue
+			}
+			q = admin.DiedUntil(q, at)
+		}
 		changed, err := p.Change(ctx, act, q, !confirmed, nil)
 		changed.Pipeline = p.Name
 		changed.CleanReasons(s.config.Redact, s.config.HidePayloads)
@@ -87,6 +113,22 @@ func (s *Console) deadChange(w http.ResponseWriter, r *http.Request) {
 	}
 	back := deadFilter{Pipeline: d.Filter.Pipeline, Sink: d.Filter.Sink}
 	redirect(w, "../dead?"+back.Query()+"&done="+url.QueryEscape(doneText(act, &d)))
+}
+
+// untilOf reads the times of a confirmed form, by pipeline: what died later was not in the counts that somebody confirmed. It is nil without any.
+func untilOf(all []string) (until map[string]time.Time, err error) {
+	for _, one := range all {
+		name, text, _ := strings.Cut(one, " ")
+		at, err := time.Parse(time.RFC3339Nano, text)
+		if err != nil {
+			return nil, fmt.Errorf("until is %q; expected PIPELINE TIME", one)
+		}
+		if until == nil {
+			until = map[string]time.Time{}
+		}
+		until[name] = at
+	}
+	return until, nil
 }
 
 // doneText says what was done.

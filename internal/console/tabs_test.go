@@ -156,6 +156,43 @@ func TestReplay_DiscardedMeanwhile(t *testing.T) {
 	b.expectQuiet()
 }
 
+// TestDead_DiesAfterQuestion: what dies between the question and the click stays open, also in a pipeline that had none.
+func TestDead_DiesAfterQuestion(t *testing.T) {
+	t.Parallel()
+	s := open(t, `  - {name: bills, source: {url: "sqlite://%s/orders.db", table: bills}, sink: {url: "file://%s/bills.ndjson"}}`)
+	die := func(pipeline string, from, to int, ago string) {
+		t.Helper()
+		_, err := s.db.ExecContext(t.Context(), `WITH RECURSIVE n(i) AS (SELECT ?2 UNION ALL SELECT i + 1 FROM n WHERE i < ?3)
+			INSERT INTO outbox_dead_letters (pipeline, event_id, topic, payload, created_at, group_id, attempts, error, died_at)
+			SELECT ?1, i, 'bad', '1', '2026-01-02T03:04:05.123Z', '0198c0de-0000-7000-8000-' || printf('%012d', i), 3, 'no such tenant', strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?4) FROM n`,
+			pipeline, from, to, ago)
+		testkit.NoError(t, err)
+	}
+	open := func(pipeline string) int {
+		return s.count(t, "SELECT count(*) FROM outbox_dead_letters WHERE closed_at IS NULL AND pipeline = '"+pipeline+"'")
+	}
+	b := newTab(t, s)
+	b.logIn()
+	for i, verb := range []string{"discard", "replay"} {
+		from := 1000 * (i + 1)
+		die("orders", from, from+2, "-2 seconds")
+		b.goTo("/dead")
+		b.click("form[action='dead/change'] button[value=" + verb + "]")
+		b.see("3 dead letters?")
+		die("orders", from+10, from+13, "+1 seconds") // later than the question also by the clock's milliseconds
+		die("bills", from, from+1, "+1 seconds")
+		b.click("main button[value=" + verb + "]")
+		b.see("3 " + verb + "ed.")
+		testkit.Equal(t, "open orders after "+verb, open("orders"), 4)
+		testkit.Equal(t, "open bills after "+verb, open("bills"), 2)
+		_, err := s.db.ExecContext(t.Context(), "DELETE FROM outbox_dead_letters")
+		testkit.NoError(t, err)
+	}
+	got := post(t, s.url+"/dead/change", url.Values{"action": {"discard"}, "confirmed": {"1"}, "until": {"orders soon"}}, bearerToken)
+	testkit.Equal(t, "a bad time", got.StatusCode, http.StatusBadRequest)
+	b.expectQuiet()
+}
+
 // TestOtherProcess_Form: a form about a pipeline that another process has by now changes nothing, and says so.
 func TestOtherProcess_Form(t *testing.T) {
 	t.Parallel()
