@@ -90,7 +90,7 @@ func grouped(all []problem) []problem {
 // kindProblem says what the kind of a readiness error, or else its class, means; access and full are kinds of outages of the sink.
 var kindProblem = map[string]struct{ title, alone, do string }{
 	"database": {
-		"database does not work", "The relay tries again every second. Events are safe in their table or at their sink; nothing is sent twice or lost.",
+		"database does not work", "The relay tries again every second. Events are safe in their table or at their sink: nothing is lost. What was being sent may be sent again, under the same group_id.",
 		"Check that the database runs, has disk space, and accepts writes, and that user and password are right. A relay reads secrets at its start: restart it after a change.",
 	},
 	"sink": {
