@@ -2,6 +2,7 @@ package console
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"html/template"
@@ -91,7 +92,7 @@ func (s *Console) overviewOf(report *admin.Report, all []problem) overviewData {
 	case d.Reading > 0:
 		d.Headline = fmt.Sprintf("Reading the status of %d %s …", d.Reading, map[bool]string{true: "pipelines", false: "pipeline"}[d.Reading > 1])
 	case len(d.Problems) > 0:
-		d.Headline = "Everything moves, with warnings."
+		d.Headline = cmp.Or(pausedText(d.Problems, total), "Everything moves, with warnings.")
 	default:
 		d.Headline, d.Good = "Everything works.", true
 	}
@@ -101,6 +102,30 @@ func (s *Console) overviewOf(report *admin.Report, all []problem) overviewData {
 		d.Problems = d.Problems[:maxProblems]
 	}
 	return d
+}
+
+// pausedText says how many of all pipelines are paused, or else how many sinks; "" if none is.
+func pausedText(all []problem, total int) string {
+	pipelines, sinks := 0, 0
+	for i := range all {
+		switch p := &all[i]; {
+		case p.Title != titlePaused:
+		case p.Sink == "":
+			pipelines++
+		default:
+			sinks++
+		}
+	}
+	is := func(n int) string { return map[bool]string{true: "is", false: "are"}[n == 1] }
+	switch {
+	case pipelines > 0 && total == 1:
+		return "The pipeline is paused."
+	case pipelines > 0:
+		return fmt.Sprintf("%d of %d pipelines %s paused.", pipelines, total, is(pipelines))
+	case sinks > 0:
+		return fmt.Sprintf("%d %s %s paused.", sinks, map[bool]string{true: "sink", false: "sinks"}[sinks == 1], is(sinks))
+	}
+	return ""
 }
 
 // addRows adds the rows of all pipelines, in their order. Those of this process that the report lacks are being read.

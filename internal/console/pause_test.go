@@ -33,7 +33,7 @@ func TestPause(t *testing.T) {
 	b.see("Paused. Relays stop within seconds.", "paused for", ": the <b>CRM</b> moves", "Resume the pipeline")
 	b.expectAccessible("pipeline-paused")
 	b.goTo("/")
-	b.see("Everything moves, with warnings.", "orders: paused")
+	b.see("1 of 2 pipelines is paused.", "orders: paused")
 	b.goTo("/pipelines/orders")
 	b.click("form[action='orders/resume'] button")
 	b.see("Resume orders?")
@@ -44,6 +44,8 @@ func TestPause(t *testing.T) {
 	b.see("Pause bus, sink audit?")
 	b.click("main form button")
 	b.see("audit: paused", "Resume sink audit")
+	b.goTo("/")
+	b.see("1 sink is paused.", "bus/audit: paused")
 	b.goTo("/activity")
 	b.see("pause", "resume", "sink audit", "the <b>CRM</b> moves")
 

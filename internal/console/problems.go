@@ -87,6 +87,8 @@ func grouped(all []problem) []problem {
 	return groups
 }
 
+const titlePaused = "paused"
+
 // kindProblem says what the kind of a readiness error, or else its class, means; access and full are kinds of outages of the sink.
 var kindProblem = map[string]struct{ title, alone, do string }{
 	"database": {
@@ -218,11 +220,13 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 			})
 		}
 	}
+	paused := map[string]bool{} // by sink
 	for i := range p.Pauses {
 		one := &p.Pauses[i]
+		paused[one.Sink] = true
 		what, command, _ := strings.Cut(one.Text(p.Name), ". > ")
 		add(problem{
-			Sink: one.Sink, Title: "paused", Detail: what, Warning: true,
+			Sink: one.Sink, Title: titlePaused, Detail: what, Warning: true,
 			Alone: "Nothing: it stays paused until somebody resumes it. Events wait.", Do: "Resume it here, or run " + command + ".", Link: pipelineLink(p.Name), LinkText: "resume",
 		})
 	}
@@ -236,7 +240,7 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 		})
 	}
 	waits := func(sink string, waits []admin.WaitReport) {
-		if notReady[p.Name+"/"+sink] {
+		if notReady[p.Name+"/"+sink] || paused[""] || paused[sink] { // what waits is not tried while it is paused
 			return
 		}
 		for _, w := range waits {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/testkit"
 )
 
@@ -29,4 +30,33 @@ func TestGrouped(t *testing.T) {
 	testkit.Equal(t, "groups", fmt.Sprintf("%q", named), fmt.Sprintf("%q", want))
 	testkit.Equal(t, "since", groups[0].Since, now.Add(-6*time.Minute))
 	testkit.Equal(t, "all are still there", len(all), 12)
+}
+
+// TestPausedText: the headline counts what is paused, and other warnings say nothing of it.
+func TestPausedText(t *testing.T) {
+	t.Parallel()
+	pipeline, sink, other := problem{Pipeline: "p", Title: titlePaused}, problem{Pipeline: "p", Sink: "s", Title: titlePaused}, problem{Pipeline: "p", Title: "suspects"}
+	for want, of := range map[string]struct {
+		all   []problem
+		total int
+	}{
+		"":                             {[]problem{other}, 2},
+		"The pipeline is paused.":      {[]problem{other, pipeline}, 1},
+		"2 of 3 pipelines are paused.": {[]problem{pipeline, sink, pipeline}, 3},
+		"2 sinks are paused.":          {[]problem{sink, sink}, 1},
+	} {
+		testkit.Equal(t, "headline", pausedText(of.all, of.total), want)
+	}
+}
+
+// TestPipelineProblems_Paused: what waits is not announced as tried again while it is paused.
+func TestPipelineProblems_Paused(t *testing.T) {
+	t.Parallel()
+	report := admin.PipelineReport{Name: "orders", Waits: []admin.WaitReport{{}}}
+	s := &Console{}
+	testkit.Equal(t, "problems while it runs", len(s.pipelineProblems(&report, nil)), 1)
+	report.Pauses = []admin.PauseReport{{}}
+	paused := s.pipelineProblems(&report, nil)
+	testkit.Equal(t, "problems while it is paused", len(paused), 1)
+	testkit.Equal(t, "its title", paused[0].Title, titlePaused)
 }
