@@ -54,6 +54,9 @@ func TestSession_Expired(t *testing.T) {
 	s.insert(t, "bad.order", `{"n": 2}`)
 	s.expectDead(t, 2)
 	b.see("The session is over; the figures are of ", "Log in again")
+	if !value[bool](b, "(size => size('.headline') < size('.live'))(of => parseFloat(getComputedStyle(document.querySelector(of)).fontSize))") {
+		t.Error("the old headline is as large as the line that says that it is old")
+	}
 	b.expectAccessibleAs("session-over", "light", 400)
 	b.click("[data-live] a")
 	b.see("Log in", "admin.token")
