@@ -109,7 +109,7 @@ var kindProblem = map[string]struct{ title, alone, do string }{
 	},
 	"refusing": {
 		"sink refuses what it gets", "One batch at a time is tried, at most every 5 seconds: a fresh one, the newest and the oldest that waits in turn. With the first success everything that waits is due. Events that are refused alone retry.max_attempts times become dead letters.",
-		"Read what the sink says. A wrong key or path looks like this: correct relay.yaml and restart the relay. If the sink accepted others since, these events are bad: a few become dead letters by themselves; to remove many, see docs/troubleshooting.md, To remove a burst of bad events.",
+		"Read what the sink says. A wrong key or path looks like this: correct relay.yaml and restart the relay. If the sink accepted others since, these events are bad: a few become dead letters by themselves. To remove many (PostgreSQL): pause the pipeline, wait until nothing is leased, move the bad events into a table of your own in one transaction, and resume.",
 	},
 	"stalled": {
 		"stands still", "The relay keeps trying.",

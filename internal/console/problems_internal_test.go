@@ -2,6 +2,7 @@ package console
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -59,4 +60,14 @@ func TestPipelineProblems_Paused(t *testing.T) {
 	paused := s.pipelineProblems(&report, nil)
 	testkit.Equal(t, "problems while it is paused", len(paused), 1)
 	testkit.Equal(t, "its title", paused[0].Title, titlePaused)
+}
+
+// TestKindProblem_Alone: a card is read without the documentation at hand, so it names no file of it.
+func TestKindProblem_Alone(t *testing.T) {
+	t.Parallel()
+	for kind, one := range kindProblem {
+		if strings.Contains(one.do+one.alone, "docs/") {
+			t.Errorf("%s sends the reader to a file: %s", kind, one.do)
+		}
+	}
 }
