@@ -230,6 +230,8 @@ func TestDeadLetters_Many(t *testing.T) {
 	b.see("Discard 100 dead letters?")
 	b.click("main button[value=discard]")
 	b.see("100 discarded.", "The newest 100 of 9,900")
+	b.goTo("/dead?closed=1")
+	b.see("All 9,900 open ones that match", "The newest 100 of 10,000 (9,900 open)")
 	b.expectQuiet()
 }
 

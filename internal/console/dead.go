@@ -182,6 +182,7 @@ type deadData struct {
 	Filter  deadFilter
 	Names   []string // of all pipelines
 	Total   int64    // open ones that match
+	Listed  int64    // all that the list is of, with the closed ones if the filter has them
 	Rows    []deadRow
 	Groups  []*admin.ErrorGroup
 	Topics  []topicGroup
@@ -224,6 +225,10 @@ func (s *Console) deadList(w http.ResponseWriter, r *http.Request) {
 			continue
 		}
 		d.Total += n.Open
+		d.Listed += n.Open
+		if q.Closed {
+			d.Listed += n.Closed
+		}
 	}
 	slices.SortStableFunc(newest, func(a, b buffer.DeadEvent) int { return b.DiedAt.Compare(a.DiedAt) })
 	newest = newest[:min(len(newest), deadGrouped)]
