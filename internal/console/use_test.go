@@ -112,10 +112,11 @@ func TestPrefix(t *testing.T) {
 	for _, section := range []string{"batches", "dead", "doctor", "try", "activity"} {
 		b.click("nav a[href$=" + section + "]")
 		testkit.Eventually(t, func() error {
-			if at := value[string](b, "location.pathname"); at != "/ops/relay/"+section {
-				return fmt.Errorf("the link to %s leads to %s", section, at)
+			at, err := chromedp.Run(b, chromedp.Evaluate[string]("location.pathname")) // an error while the page changes
+			if err == nil && at != "/ops/relay/"+section {
+				err = fmt.Errorf("the link to %s leads to %s", section, at)
 			}
-			return nil
+			return err
 		})
 	}
 	b.goTo("/dead/orders/1")
