@@ -52,9 +52,10 @@ func (b *Buffer) Check(ctx context.Context) error {
 		if err != nil {
 			return b.db.ConnectError(err)
 		}
-	} else if events.Exists && buffer.CannotBeEvents(events.Columns) { // what else it lacks, and who owns it, is the application's affair
-		return catalog.Findings{notready.NotEvents(events.Quoted, events.Name, buffer.LacksEventColumns(events.Columns))}.Err()
 	} else {
+		if err := b.checkApplication(ctx, events, tables["outbox_events"].Columns); err != nil {
+			return err
+		}
 		checkEvents(events, gone, tables["outbox_events"].Columns, &missing)
 	}
 	switch {
@@ -155,6 +156,23 @@ func (b *Buffer) gone(ctx context.Context, events catalog.Table, schema, name st
 	return &f, err
 }
 
+// checkApplication returns a buffer.ErrNotReady if the application owns the table: what else is wrong with it is the application's affair.
+func (b *Buffer) checkApplication(ctx context.Context, events catalog.Table, columns []string) error {
+	lacks := events.Lacks(columns)
+	if !events.Exists || lacks == nil {
+		return nil
+	}
+	buffers, err := catalog.Find(ctx, b.db, cmp.Or(b.config.Schema, events.Schema), "outbox_buffers")
+	if err != nil {
+		return b.db.ConnectError(err)
+	}
+	t, err := catalog.Application(ctx, b.db, events, buffers, lacks, b.config.Pipeline)
+	if err != nil {
+		return b.db.ConnectError(err)
+	}
+	return t.Err("")
+}
+
 // checkEvents checks the relay's own table. gone is the finding about one that does not exist.
 func checkEvents(events catalog.Table, gone *buffer.Finding, columns []string, missing *catalog.Findings) {
 	if gone != nil {
@@ -187,7 +205,7 @@ func (b *Buffer) checkOwners(ctx context.Context, events, buffers, archive catal
 		maintain, _ := migrate.ArchiveMaintain(archive.Schema, archive.Name)
 		o.Functions = append(o.Functions, maintain)
 	}
-	return missing.AddForeign(ctx, b.db, o)
+	return missing.AddForeign(ctx, b.db, o, events.Quoted)
 }
 
 // open takes the tables that Check found into use. others are ledger, dead letters, buffers and relays; unusable is why its events

@@ -1,7 +1,9 @@
 package sqlite
 
 import (
+	"cmp"
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -97,6 +99,12 @@ DELETE FROM outbox_batches WHERE FALSE`
 
 func (b *Buffer) missing(ctx context.Context) (missing []buffer.Finding, err error) {
 	err = b.begin(ctx, b.db, nil, func(tx transaction) error {
+		if !b.config.Custom.Is() {
+			t, err := b.table(ctx, tx)
+			if err = cmp.Or(err, t.Err(b.file)); err != nil {
+				return err
+			}
+		}
 		if missing, err = b.missingTables(ctx, tx, b.config.SharedRate); err != nil {
 			return err
 		}
@@ -156,21 +164,42 @@ func lower(columns []string) []string {
 	return columns
 }
 
-// notEvents returns the finding about a table that exists and cannot be the relay's own, because it lacks one of some columns; nil if it can.
-func (b *Buffer) notEvents(ctx context.Context, tx transaction, columns ...string) ([]buffer.Finding, error) {
+const alsoOwnsSQL = `
+SELECT b.buffer FROM outbox_buffers AS b JOIN sqlite_schema AS s ON s.type = 'table' AND s.name = b.buffer COLLATE NOCASE
+WHERE b.pipeline = ?2 AND b.buffer <> ?1 ORDER BY b.owned_since DESC LIMIT 1`
+
+// table returns what tells the relay's own table from one of the application. It lacks nothing if it does not exist.
+func (b *Buffer) table(ctx context.Context, tx transaction) (t notready.Table, err error) {
 	rows, err := tx.rows(ctx, columnsSQL, b.config.Table)
 	has, err := db.Column[string](rows, err)
-	lacks := buffer.LacksEventColumns(lower(has))
-	if err != nil || len(has) == 0 || !slices.ContainsFunc(lacks, func(c string) bool { return slices.Contains(columns, c) }) {
-		return nil, err
+	if err != nil || len(has) == 0 {
+		return t, err
 	}
-	return []buffer.Finding{notready.NotEvents(db.Quote(b.config.Table), b.config.Table, lacks)}, nil
+	has = lower(has)
+	t = notready.Table{Quoted: db.Quote(b.config.Table), Name: b.config.Table, Columns: has, Lacks: buffer.LacksEventColumns(has), Pipeline: b.config.Pipeline}
+	if t.Lacks == nil {
+		return t, nil
+	}
+	if err := tx.tx.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT 1 FROM "+t.Quoted+" LIMIT ?1)", notready.MaxRows+1).Scan(&t.Rows); err != nil {
+		return t, err
+	}
+	rows, err = tx.rows(ctx, columnsSQL, "outbox_buffers")
+	if has, err = db.Column[string](rows, err); err != nil || !slices.Contains(has, "pipeline") || !slices.Contains(has, "owned_since") {
+		return t, err
+	}
+	if err := tx.row(ctx, ownedSQL, b.config.Table, b.config.Pipeline).Scan(&t.Owned); err != nil {
+		return t, err
+	}
+	var also string
+	err = tx.row(ctx, alsoOwnsSQL, b.config.Table, b.config.Pipeline).Scan(&also)
+	if errors.Is(err, sql.ErrNoRows) {
+		return t, nil
+	}
+	t.Also = db.Quote(also)
+	return t, err
 }
 
 func (r *relayTable) missing(ctx context.Context, tx transaction) ([]buffer.Finding, error) {
-	if missing, err := r.b.notEvents(ctx, tx, "topic", "payload"); err != nil || len(missing) > 0 { // no statement makes it one
-		return missing, err
-	}
 	missing, err := r.b.lacks(ctx, tx, requirement{table: r.b.config.Table, columns: eventColumns})
 	if err != nil || len(missing) > 0 {
 		return missing, err

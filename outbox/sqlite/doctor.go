@@ -37,14 +37,18 @@ func (b *Buffer) Diagnose(ctx context.Context) []buffer.Finding {
 	}
 	d.journal(ctx)
 	d.integrity(ctx)
+	if d.application { // what follows is about tables of events
+		return d.findings
+	}
 	b.upkeep.diagnose(ctx, &d)
 	return d.findings
 }
 
 // diagnosis collects findings.
 type diagnosis struct {
-	b        *Buffer
-	findings []buffer.Finding
+	b           *Buffer
+	application bool // source.table names a table of the application
+	findings    []buffer.Finding
 }
 
 func (d *diagnosis) add(level buffer.Level, about, text, fix string) {
@@ -68,7 +72,7 @@ func (d *diagnosis) tables(ctx context.Context) (ready bool) {
 	const about = "tables"
 	err := d.b.Check(ctx)
 	if missing, ok := errors.AsType[*notready.Error](err); ok {
-		d.findings = append(d.findings, missing.Missing...)
+		d.findings, d.application = append(d.findings, missing.Missing...), missing.Application
 		return false
 	}
 	if errors.Is(err, buffer.ErrNotReady) { // claim modes

@@ -269,12 +269,13 @@ func (b *Buffer) refuseNotEvents(ctx context.Context, custom bool) (exists bool,
 		if err := tx.row(ctx, tableExistsSQL, b.config.Table).Scan(&exists); err != nil || !exists || custom {
 			return err
 		}
-		missing, err := b.notEvents(ctx, tx, buffer.EventColumns...)
-		if err != nil || missing == nil {
+		t, err := b.table(ctx, tx)
+		if err != nil || t.Lacks == nil {
 			return err
 		}
-		missing[0].Fix += ". No table was changed"
-		return notReady(b, missing)
+		f := t.Finding()
+		f.Fix += ". No table was changed"
+		return notReady(b, []buffer.Finding{f})
 	})
 	return exists, err
 }

@@ -17,6 +17,8 @@ type Error struct {
 	Place string
 	// Missing has Text and Fix filled.
 	Missing []buffer.Finding
+	// Application is set if source.table names a table of the application: nothing else was examined.
+	Application bool
 }
 
 // New returns the error of what is missing; nil if nothing is.
@@ -24,7 +26,7 @@ func New(place string, missing []buffer.Finding) error {
 	if len(missing) == 0 {
 		return nil
 	}
-	return &Error{place, missing}
+	return &Error{Place: place, Missing: missing}
 }
 
 func (e *Error) Error() string {
@@ -62,13 +64,4 @@ func NoTable(table, near string, custom bool) buffer.Finding {
 		}
 	}
 	return f
-}
-
-// NotEvents is the finding about a table that exists and cannot be the relay's own, because it lacks columns.
-func NotEvents(table, name string, lacks []string) buffer.Finding {
-	return buffer.Finding{
-		Level: buffer.LevelError, Subject: "tables",
-		Text: "table " + table + " exists and is not an event table of the relay: it has no " + strings.Join(lacks, ", "),
-		Fix:  "if your application owns it, add source.project, as relay init --table " + name + " -o other.yaml writes it; otherwise name another table as source.table",
-	}
 }

@@ -3,6 +3,7 @@ package catalog
 import (
 	"context"
 	_ "embed"
+	"slices"
 
 	"github.com/jackc/pgx/v5"
 
@@ -25,18 +26,51 @@ type Objects struct {
 	Trusted []string
 }
 
-// AddForeign adds the objects that an owner who is not trusted made.
-func (f *Findings) AddForeign(ctx context.Context, db *pg.DB, o Objects) error {
-	return db.RoundTrip(ctx, []pg.Step{pg.ReadTx(db.StatementTimeout), {
-		SQL: ownersSQL, Args: []string{array(o.Relations), array(o.Functions), array(o.Guarded), array(o.Trusted)},
-		Row: func(v [][]byte) error {
-			f.addForeign(string(v[1]), string(v[2]), string(v[3]), string(v[4]))
+const ownerSQL = `
+SELECT quote_ident(pg_get_userbyid(c.relowner)), (SELECT count(*) FROM unnest($2::text[]) name WHERE to_regclass(name) IS NOT NULL)
+FROM pg_class c WHERE c.oid = to_regclass($1)`
+
+// AddForeign adds the objects that an owner who is not trusted made. Of events, the buffer, the owner is trusted; if all other relations belong to one
+// other owner, it adds that once, of the buffer: it may be a table of the application.
+func (f *Findings) AddForeign(ctx context.Context, db *pg.DB, o Objects, events string) error {
+	type foreign struct{ rank, object, verb, owner, role string }
+	var (
+		found      []foreign
+		relations  int64
+		eventOwner string
+	)
+	err := db.RoundTrip(ctx, []pg.Step{
+		pg.ReadTx(db.StatementTimeout),
+		{SQL: ownersSQL, Args: []string{array(o.Relations), array(o.Functions), array(o.Guarded), array(o.Trusted)}, Row: func(v [][]byte) error {
+			found = append(found, foreign{string(v[0]), string(v[1]), string(v[2]), string(v[3]), string(v[4])})
 			return nil
-		},
-	}})
+		}},
+		{SQL: ownerSQL, Args: []string{events, array(o.Relations)}, Row: func(v [][]byte) error {
+			eventOwner, relations = string(v[0]), pg.ReadInt8(v[1])
+			return nil
+		}},
+	})
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	first, same := found[0], int64(0)
+	for _, x := range found {
+		if x.rank == "1" && x.owner == first.owner {
+			same++
+		}
+	}
+	if same > 1 && same == relations {
+		f.Add("table "+events+" belongs to "+eventOwner+", and the relay's tables next to it to "+first.owner+", whose code would run with the rights of "+first.role+" and of applications",
+			"correct source.table, if your application owns "+events+"; otherwise, if "+first.owner+" runs relay migrate, ALTER TABLE "+events+" OWNER TO "+first.owner)
+		found = slices.DeleteFunc(found, func(x foreign) bool { return x.verb == "belongs" && x.owner == first.owner })
+	}
+	for _, x := range found {
+		f.addForeign(x.object, x.verb, x.owner, x.role)
+	}
+	return nil
 }
 
-// AddForeignTx is AddForeign in a transaction whose search path is pg.SearchPath.
+// AddForeignTx adds the objects that an owner who is not trusted made, in a transaction whose search path is pg.SearchPath.
 func (f *Findings) AddForeignTx(ctx context.Context, tx pgx.Tx, o Objects) error {
 	rows, err := tx.Query(ctx, ownersSQL, list(o.Relations), list(o.Functions), list(o.Guarded), list(o.Trusted))
 	if err != nil {

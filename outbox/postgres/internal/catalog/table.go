@@ -3,6 +3,7 @@ package catalog
 import (
 	"context"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
@@ -37,6 +38,16 @@ type Table struct {
 
 // Has reports whether the table has a column.
 func (t *Table) Has(column string) bool { return slices.Contains(t.Columns, column) }
+
+// Lacks returns the names of the columns that the table has not. Columns are written as ALTER TABLE ADD COLUMN takes them.
+func (t *Table) Lacks(columns []string) (lacks []string) {
+	for _, c := range columns {
+		if name, _, _ := strings.Cut(c, " "); !t.Has(name) {
+			lacks = append(lacks, name)
+		}
+	}
+	return lacks
+}
 
 // OID returns the type of a column; 0 if the table has no such column.
 func (t *Table) OID(column string) uint32 {

@@ -58,13 +58,13 @@ func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 	if !d.server(ctx) {
 		return d.findings
 	}
-	d.tables(ctx)
+	application := d.tables(ctx)
 	schema, name := c.Table()
 	events, err := catalog.Find(ctx, c.DB, schema, name)
 	if d.failed("tables", err) || !events.Exists {
 		return d.findings
 	}
-	if !c.Custom && buffer.CannotBeEvents(events.Columns) { // a table of the application, by mistake: what follows is about tables of events
+	if application { // a table of the application, by mistake: what follows is about tables of events
 		d.blockers(ctx, d.privileges(ctx))
 		return d.findings
 	}
@@ -192,8 +192,8 @@ func (d *diagnosis) server(ctx context.Context) bool {
 	return true
 }
 
-// tables adds what Check finds missing.
-func (d *diagnosis) tables(ctx context.Context) {
+// tables adds what Check finds missing, and reports whether it found a table of the application.
+func (d *diagnosis) tables(ctx context.Context) (application bool) {
 	const about = "tables"
 	err := d.Check(ctx)
 	missing, notReady := errors.AsType[*notready.Error](err)
@@ -202,6 +202,7 @@ func (d *diagnosis) tables(ctx context.Context) {
 		d.ok(about, "tables, columns and privileges exist")
 	case notReady:
 		d.findings = append(d.findings, missing.Missing...)
+		return missing.Application
 	case errors.Is(err, buffer.ErrNoWrites) && pg.Code(err) == pg.CodeDiskFull:
 		d.problem("server", err.Error(), freeSpace)
 	case errors.Is(err, buffer.ErrNotReady): // another claim mode
@@ -209,6 +210,7 @@ func (d *diagnosis) tables(ctx context.Context) {
 	default:
 		d.failed(about, err)
 	}
+	return false
 }
 
 // The row has the shape of a relay's report, and no other session sees it. It is larger than what is free in pages that exist, and cannot be

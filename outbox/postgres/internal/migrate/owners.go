@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -73,9 +72,10 @@ func refuseNotEvents(ctx context.Context, tx pgx.Tx, c Config) (exists bool, err
 		return true, nil
 	}
 	_, table := c.eventsName()
-	f := notready.NotEvents(name, table, lacks)
-	if !slices.Contains(lacks, "topic") && !slices.Contains(lacks, "payload") {
-		f.Fix += "; if it is the relay's, relay doctor names the statements that add them"
+	t := notready.Table{Quoted: name, Name: table, Columns: columns, Lacks: lacks}
+	f := t.Finding()
+	if !buffer.CannotBeEvents(columns) && t.More() == nil {
+		f.Fix += "; if a relay has sent from it, relay doctor names the statements that add them"
 	}
 	f.Fix += ". No table was changed"
 	return true, catalog.Findings{f}.Err()
