@@ -21,6 +21,7 @@ func TestInit_Delay(t *testing.T) {
 	}{
 		"postgres": {false, "bigserial PRIMARY KEY", `"scheduledFor"`, "timestamptz", "now() + interval '1 day'", "", "set source.available_at: scheduledFor"},
 		"journal":  {false, "bigserial PRIMARY KEY, sent_at timestamptz", "deliver_at", "timestamptz", "now() + interval '1 day'", "", "set source.available_at: deliver_at"},
+		"after":    {false, "bigserial PRIMARY KEY", "send_after", "timestamptz", "now() + interval '1 day'", "", "set source.available_at: send_after"},
 		"without zone": {
 			false, "bigserial PRIMARY KEY", "run_at", "timestamp", "now() + interval '2 days'", "a timestamptz",
 			"TYPE timestamptz USING \"run_at\" AT TIME ZONE 'UTC'; then set source.available_at: run_at",
@@ -74,5 +75,17 @@ func TestInit_Delay(t *testing.T) {
 				t.Errorf("doctor says\n%s", doctor)
 			}
 		})
+	}
+}
+
+// A time in the future is not when the row was inserted.
+func TestInit_DelayIsNoAge(t *testing.T) {
+	t.Parallel()
+	db := newAppDatabase(t, false)
+	db.exec("CREATE TABLE nm (id bigserial PRIMARY KEY, body text, seen timestamptz, send_after timestamptz, group_id uuid)")
+	path := filepath.Join(t.TempDir(), "relay.yaml")
+	said := strings.Join(strings.Fields(do(t, nil, "init", "--source", db.url, "--table", "nm", "--sink", "stdout:", "-o", path).stdout), " ")
+	if !strings.Contains(said, "If one does (seen?), set source.created_at") || !strings.Contains(said, "No row is sent before the time in send_after:") {
+		t.Errorf("init says %s", said)
 	}
 }

@@ -100,7 +100,7 @@ func (a *app) previewAnswer(ctx context.Context, from buffer.Buffer, s config.Ru
 		return result.Others, err
 	}
 	a.failed = a.failed || result.ProgramFailed()
-	text := s.Config.Route() + "\n" + a.describeAnswer(&result, answer)
+	text := s.Config.Route() + "\n" + a.describeAnswer(&result, answer) + describeUnknownMembers(&s.Config.Sink, painter(a.stdout))
 	if again {
 		text = "\n" + text
 	}

@@ -38,6 +38,9 @@ event 0198c0de-0000-7000-8000-000000000001  rejected, sent again: busy
 
 	byHeader := config(`[{index: 0, error: .headers["x-why"]}]`)
 	do(t, nil, "preview", "-c", byHeader, "--answer", problem, "--header", "X-Why: so", "--events-file", events).want(t, 0, "event 17  rejected for good: so\nevent 18  delivered\n", "")
+	misspelt := config("[.bodi.results[]? | {index, error}]")
+	do(t, nil, "preview", "-c", misspelt, "--answer", partial, "--events-file", events).want(t, 0,
+		"\nwarning: the results program reads .bodi of the answer, which has no such member: it is null (did you mean .body?)\nexpected status, headers, body, events\n", "")
 	none := config("[]")
 	do(t, nil, "preview", "-c", none, "--answer", problem, "--status", "400", "--events-file", events).want(t, 0, "The batch is rejected as a whole. It is halved until each rejected event is alone:\n", "")
 	do(t, nil, "preview", "-c", none, "--answer", problem, "--status", "503", "--events-file", events).want(t, 0, "The events wait, and are sent again: an outage.\n", "")

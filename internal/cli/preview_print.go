@@ -71,12 +71,19 @@ func (a *app) printRequests(b *strings.Builder, paint func(colour, string) strin
 	if result.WithoutHeaders != nil {
 		fmt.Fprintf(b, "\n%s the headers of %s\nThe request program ignores them: %s\n", paint(yellow, "not sent:"), eventsOf(result.WithoutHeaders), config.AddHeaders)
 	}
-	for _, m := range p.Sink.UnknownMembers() {
-		fmt.Fprintf(b, "\n%s the request program reads %s\n%s\n", paint(yellow, "warning:"), m.Text, m.Fix)
-	}
+	b.WriteString(describeUnknownMembers(&p.Sink, paint))
 	for _, r := range result.Rejected {
 		fmt.Fprintf(b, "\n%s event %s\n%s\n", paint(yellow, "not sent:"), r.Event, printable(a.redact(r.Err.Error())))
 	}
+}
+
+// describeUnknownMembers names what the programs of a sink read although it is always null.
+func describeUnknownMembers(s *config.Sink, paint func(c colour, text string) string) string {
+	var text strings.Builder
+	for _, m := range s.UnknownMembers() {
+		fmt.Fprintf(&text, "\n%s the %s program reads %s\n%s\n", paint(yellow, "warning:"), m.Program, m.Text, m.Fix)
+	}
+	return text.String()
 }
 
 // describeEmpty describes a buffer without a pending event: rows may be delayed, or excluded by source.where.

@@ -63,6 +63,9 @@ func (a *app) run(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
+	for _, w := range cfg.Warnings() {
+		log.Warn("configuration: "+a.redact(w.Place.String()+": "+w.Text), "pipeline", w.Pipeline, "fix", w.Fix)
+	}
 	for i := range cfg.Pipelines {
 		p := &cfg.Pipelines[i]
 		if p.Sinks == nil {

@@ -382,6 +382,29 @@ func TestRun_ServerEchoesSecret(t *testing.T) {
 	}
 }
 
+// What check warns of is in the log of run, which may be all that somebody sees after an edit.
+func TestRun_ConfigurationWarnings(t *testing.T) {
+	t.Parallel()
+	path := write(t, "admin: {listen: ''}\npipelines:\n- name: p\n  source: {url: '"+unreachable+"'}\n"+
+		"  sink: {url: 'http://127.0.0.1:1/', request: '[.events[].paylod]', results: '[.bodi[]?]'}\n- {name: q, source: {url: '"+unreachable+"', table: others}, sink: {url: 'stdout:'}}\n")
+	r := start(t, nil, "run", "-c", path)
+	r.waitForLog("pipeline started")
+	var warnings []string
+	for line := range strings.Lines(r.stderr.String()) {
+		if strings.Contains(line, "configuration: ") {
+			warnings = append(warnings, line)
+		}
+	}
+	if len(warnings) != 2 {
+		t.Fatalf("%d lines are about the configuration: %q", len(warnings), warnings)
+	}
+	for i, want := range []string{"sink.request reads .paylod of an event, which has no such member: it is null (did you mean .payload?)", "sink.results reads .bodi of the answer, which has no such member: it is null (did you mean .body?)"} {
+		if line := warnings[i]; !strings.Contains(line, "level=WARN") || !strings.Contains(line, path+":5:15: "+want) || !strings.Contains(line, "pipeline=p fix=\"expected ") {
+			t.Errorf("got %s; want %s", line, want)
+		}
+	}
+}
+
 // A rejected password does not appear in the log, which names the server.
 func TestRun_WrongPassword(t *testing.T) {
 	t.Parallel()

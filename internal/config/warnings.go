@@ -61,25 +61,25 @@ func (s *Sink) IgnoresHeaders() bool {
 	return s.Driver == "http" && s.HTTP.Request != "" && jq.Ignores(s.HTTP.Request, "headers") && !headersComment.MatchString(s.HTTP.Request)
 }
 
-// UnknownMember is a member that a request program reads and that its input never has. Text names it, Fix those that exist.
-type UnknownMember struct{ Text, Fix string }
+// UnknownMember is a member that a program reads and that its input never has. Program is request or results; Text names the member, Fix those that exist.
+type UnknownMember struct{ Program, Text, Fix string }
 
-// UnknownMembers returns what a program that makes the requests reads although it is always null, such as a misspelt member of an event.
+// UnknownMembers returns what the programs of an http sink read although it is always null, such as a misspelt member of an event.
 func (s *Sink) UnknownMembers() (all []UnknownMember) {
-	if s.Driver != "http" || s.HTTP.Request == "" {
+	if s.Driver != "http" {
 		return nil
 	}
-	for _, m := range jq.UnknownMembers(s.HTTP.Request) {
-		of := "the body"
-		if m.Event {
-			of = "an event"
+	add := func(program string, found []jq.UnknownMember) {
+		for _, m := range found {
+			text := "." + clip(m.Name) + " of " + m.Of + ", which has no such member: it is null"
+			if near := nearest(m.Name, m.Known()); near != "" {
+				text += " (did you mean ." + near + "?)"
+			}
+			all = append(all, UnknownMember{program, text, "expected " + strings.Join(m.Known(), ", ")})
 		}
-		text := "." + clip(m.Name) + " of " + of + ", which has no such member: it is null"
-		if near := nearest(m.Name, m.Of()); near != "" {
-			text += " (did you mean ." + near + "?)"
-		}
-		all = append(all, UnknownMember{text, "expected " + strings.Join(m.Of(), ", ")})
 	}
+	add("request", jq.UnknownInRequest(s.HTTP.Request))
+	add("results", jq.UnknownInResults(s.HTTP.Results))
 	return all
 }
 
@@ -114,7 +114,7 @@ func (s *Sink) warn(path string, add func(at Place, text, fix string)) {
 		return
 	}
 	for _, one := range s.UnknownMembers() {
-		add(s.Place, path+".request reads "+one.Text, one.Fix)
+		add(s.Place, path+"."+one.Program+" reads "+one.Text, one.Fix)
 	}
 	text := s.URL.Reveal()
 	scheme, user, host, rest := redact.SplitURL(text)

@@ -28,6 +28,8 @@ func TestWarnings(t *testing.T) {
 		database + "\n  sink: {url: 'http://localhost/in', bearer: s3cret-token}":                                                                         "",
 		database + "\n  sink: {url: 'https://api.example/in', request: '[.events[] | {id, data: .paylod}]'}":                                              "sink.request reads .paylod of an event, which has no such member: it is null (did you mean .payload?); expected id, topic, key, payload,",
 		database + "\n  sink: {url: 'https://api.example/in', request: '[.event[] | {id, data: .payload}]'}":                                              "sink.request reads .event of the body, which has no such member: it is null (did you mean .events?); expected pipeline, group_id, events",
+		database + "\n  sink: {url: 'https://api.example/in', results: '[.bodi.results[]? | {id, error}]'}":                                               "sink.results reads .bodi of the answer, which has no such member: it is null (did you mean .body?); expected status, headers, body, events",
+		database + "\n  sink: {url: 'https://api.example/in', results: '[.body.bodi[]? | {id, error}]'}":                                                  "",
 		database + "\n  sink: {url: 'https://api.example/in', request: '[.events[] | {id, data: .payload.paylod}]'}":                                      "",
 		"source: {url: 'postgres://app:s3cret@db/app'}":                                                                                                   "",
 		database + "\n  sink: {url: 'http://api.example/in'}":                                                                                             "",

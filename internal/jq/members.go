@@ -8,40 +8,51 @@ import (
 	"github.com/itchyny/gojq"
 )
 
-// UnknownMember is a member that a program for requests reads although its input never has it.
+// UnknownMember is a member that a program reads although its input never has it.
 type UnknownMember struct {
 	Name string
-	// Event reports whether it is read of an event, not of the body.
-	Event bool
+	// Of is what it is read of: "the body", "an event", or "the answer", which is the input of a program for results.
+	Of string
 }
 
-// Of are the members that could be meant.
-func (m UnknownMember) Of() []string {
-	if m.Event {
-		return eventMembers
+// Known are the members that could be meant.
+func (m UnknownMember) Known() []string {
+	for kind, name := range kindNames {
+		if name == m.Of {
+			return members[kind]
+		}
 	}
-	return bodyMembers
+	return nil
 }
 
-// The members of a body and of an envelope. Those that are not always there are in a list too.
-var (
-	bodyMembers  = []string{"pipeline", "group_id", "events"}
-	eventMembers = []string{"id", "topic", "key", "payload", "headers", "created_at", "payload_base64", "dead_letter"}
-)
+var kindNames = map[valueKind]string{body: "the body", event: "an event", answer: "the answer"}
 
-// UnknownMembers returns the members that a program for requests surely reads of the body or of an event, and that neither has; each once, in the order of the program.
+// members are those of a body, an envelope and an answer. Those that are not always there are in a list too.
+var members = map[valueKind][]string{
+	body:   {"pipeline", "group_id", "events"},
+	event:  {"id", "topic", "key", "payload", "headers", "created_at", "payload_base64", "dead_letter"},
+	answer: {"status", "headers", "body", "events"},
+}
+
+// UnknownInRequest returns the members that a program for requests surely reads of the body or of an event, and that neither has; each once, in the order of the program.
 // What the program computes, and what is within a payload, has members that are not known here. The left side of // may be absent.
-func UnknownMembers(text string) []UnknownMember {
+func UnknownInRequest(text string) []UnknownMember { return unknownMembers(text, body) }
+
+// UnknownInResults does so for a program for results, of the answer or of an event. What is within the body of the answer is not known. The left
+// side of // is no exception for the answer: (.bodi.errors // []) would lose each event that the sink refuses.
+func UnknownInResults(text string) []UnknownMember { return unknownMembers(text, answer) }
+
+func unknownMembers(text string, input valueKind) []UnknownMember {
 	query, err := parse(text)
 	if err != nil {
 		return nil
 	}
 	r := reader{found: new([]UnknownMember), steps: new(int)}
-	r.query(query, value{kind: body})
+	r.query(query, value{kind: input})
 	return *r.found
 }
 
-// value is what is known of a value: a body or an event, in so many arrays.
+// value is what is known of a value: a body, an event or an answer, in so many arrays.
 type value struct {
 	kind  valueKind
 	depth int
@@ -53,6 +64,7 @@ const (
 	unknown valueKind = iota
 	body
 	event
+	answer
 	never // there is no result
 )
 
@@ -115,7 +127,11 @@ func (r reader) query(q *gojq.Query, in value) value {
 	case q.Op == gojq.OpComma:
 		return either(r.query(q.Left, in), r.query(q.Right, in))
 	case q.Op == gojq.OpAlt:
-		return either(r.silent().query(q.Left, in), r.query(q.Right, in))
+		left := r
+		if in.kind != answer {
+			left = r.silent()
+		}
+		return either(left.query(q.Left, in), r.query(q.Right, in))
 	case q.Op == gojq.OpModify: // the path may be new
 		r.query(q.Right, r.silent().query(q.Left, in))
 		return value{}
@@ -194,13 +210,13 @@ func isText(q *gojq.Query) bool {
 
 // member reads a member, and notes one that the value never has.
 func (r reader) member(name string, of value) value {
-	m := UnknownMember{name, of.kind == event}
+	m := UnknownMember{name, kindNames[of.kind]}
 	switch {
 	case of.kind == unknown || of.kind == never || of.depth > 0:
 		return value{}
-	case of.kind == body && name == "events":
+	case of.kind != event && name == "events":
 		return value{event, 1}
-	case !slices.Contains(m.Of(), name) && !r.quiet && !slices.Contains(*r.found, m):
+	case !slices.Contains(members[of.kind], name) && !r.quiet && !slices.Contains(*r.found, m):
 		*r.found = append(*r.found, m)
 	}
 	return value{}

@@ -1,11 +1,11 @@
 package jq
 
 import (
-	"fmt"
+	"strings"
 	"testing"
 )
 
-func TestUnknownMembers(t *testing.T) {
+func TestUnknownInRequest(t *testing.T) {
 	t.Parallel()
 	for program, want := range map[string]string{
 		"[.events[] | {id: .id, data: .paylod}]": "event paylod",
@@ -50,15 +50,60 @@ func TestUnknownMembers(t *testing.T) {
 		"def a: a, .events; a":                                                "",
 		"not a program (":                                                     "",
 	} {
-		got := ""
-		for i, m := range UnknownMembers(program) {
-			if i > 0 {
-				got += ", "
-			}
-			got += fmt.Sprintf("%s %s", map[bool]string{true: "event", false: "body"}[m.Event], m.Name)
-		}
-		if got != want {
+		if got := describeUnknown(UnknownInRequest(program)); got != want {
 			t.Errorf("%s: got %q, want %q", program, got, want)
 		}
 	}
+}
+
+func TestUnknownInResults(t *testing.T) {
+	t.Parallel()
+	for program, want := range map[string]string{
+		"[.bodi.results[]? | select(.ok | not) | {id, error}]":                                   "answer bodi",
+		"if .stauts >= 400 then [] else [.body.failed[] | {id, error}] end":                      "answer stauts",
+		"[(.bodi.errors // [])[] | {id, error}]":                                                 "answer bodi",
+		"[.bodi[]? | {id}]":                                                                      "answer bodi",
+		"[.errors[]? | {id: .id}]":                                                               "answer errors",
+		`[.["bodi"].errors[]? | {id}]`:                                                           "answer bodi",
+		". as $r | [$r.bodi.errors[]? | {id}]":                                                   "answer bodi",
+		"def failed: .bodi.errors; [failed[]? | {id}]":                                           "answer bodi",
+		"if .header.ok == \"1\" then [] else error(\"\\(.Status)\") end":                         "answer header, answer Status",
+		"[.event[]? | {id, error: \"all\"}]":                                                     "answer event",
+		"[.events[] | {id: .uid, error: \"all\"}]":                                               "event uid",
+		"[.events[] | select(.payload.kind == \"x\") | {id, error: .eror}]":                      "event eror",
+		". as $a | [.events[] | {id, error: $a.bodi.message}]":                                   "answer bodi",
+		"[.body.results[]? | select(.ok | not) | {id, error}]":                                   "",
+		"[.body | to_entries[] | select(.value.ErrorCode != 0) | {index: .key}]":                 "",
+		"if .status >= 400 then [] else [.body.errors[] | {index, error: .message}] end":         "",
+		"if (.headers[\"content-type\"] // \"\") | test(\"html\") then error(\"x\") else [] end": "",
+		"[(.body.errors // .body.failed // [])[] | {id: .uid, error: .why}]":                     "",
+		".body |= (try fromjson catch {}) | [.body.bodi[]?, .bodi]":                              "",
+		".body as {errors: $e} | [$e[]? | {id}]":                                                 "",
+		". as {body: $b, events: $e} | [$b.bodi[]?]":                                             "",
+		".body | [.bodi.stauts[]?]":                                                              "",
+		"[.[\"body\"][] | {id: .externalId}]":                                                    "",
+		". + {failed: .body.errors} | [.failed[]?]":                                              "",
+		".failed = .body.errors | [.failed[]?]":                                                  "",
+		"[.. | .errors? // empty | .[]]":                                                         "",
+		"{body, status} | [.anything]":                                                           "",
+		"[.events, (.body | .results)] | transpose | map(select(.[1].failed) | {id: .[0].id})":   "",
+		"[]": "",
+		"[.events[] | {id, error: .dead_letter.error, retry: true}]": "",
+	} {
+		if got := describeUnknown(UnknownInResults(program)); got != want {
+			t.Errorf("%s: got %q, want %q", program, got, want)
+		}
+	}
+}
+
+func describeUnknown(all []UnknownMember) string {
+	var texts []string
+	for _, m := range all {
+		if len(m.Known()) < 3 {
+			texts = append(texts, "no members of")
+		}
+		_, of, _ := strings.Cut(m.Of, " ")
+		texts = append(texts, of+" "+m.Name)
+	}
+	return strings.Join(texts, ", ")
 }

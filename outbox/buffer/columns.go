@@ -35,7 +35,8 @@ var suggestions = []struct {
 	{SuggestsOutcome, done("published", "delivered", "completed", "finished", "done", "shipped", "posted", "executed", "fulfilled")},
 	{SuggestsEnd, done("failed", "cancelled", "canceled", "deleted", "discarded", "abandoned", "rejected", "skipped", "aborted")},
 	{SuggestsState, regexp.MustCompile(`^(status|state)$`)},
-	{SuggestsDelay, regexp.MustCompile(`^(available|run|send|deliver|scheduled|visible|nextattempt|nextretry|nexttry|nextrun|retry)at(utc)?$|^scheduledfor$|^notbefore$`)},
+	{SuggestsDelay, regexp.MustCompile(`^(available|run|send|deliver|process|publish|execute|start|remind|due|scheduled|visible|nextattempt|nextretry|nexttry|nextrun|retry)at(utc)?$` +
+		`|^(send|deliver|process)after(utc)?$|^nextrun(utc)?$|^embargountil(utc)?$|^scheduledfor$|^notbefore$`)},
 }
 
 // done matches names such as sent, sent_at, SentOnUtc, date_sent and is_sent.

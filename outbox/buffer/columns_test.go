@@ -1,0 +1,29 @@
+package buffer_test
+
+import (
+	"testing"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+)
+
+// A delay is not taken for a mark, whose name is often that of the same verb, nor for the time of the insert.
+func TestSuggests(t *testing.T) {
+	t.Parallel()
+	for want, columns := range map[buffer.Suggestion][]string{
+		buffer.SuggestsDelay: {
+			"run_at", "scheduledFor", "not_before", "next_attempt_at", "send_after", "sendAfter", "deliver_after", "process_after", "due_at", "publish_at", "execute_at", "start_at", "remind_at",
+			"next_run", "next_run_at", "embargo_until", "EmbargoUntilUtc",
+		},
+		buffer.SuggestsMark:    {"sent_at", "processed_at", "last_sent_at"},
+		buffer.SuggestsOutcome: {"published_at", "executed_at", "delivered_at"},
+		buffer.SuggestsEnd:     {"failed_at"},
+		buffer.SuggestsState:   {"status"},
+		buffer.SuggestsNothing: {"created_at", "inserted_at", "occurred_at", "started_at", "last_run_at", "reminded", "due", "until", "time", "after"},
+	} {
+		for _, column := range columns {
+			if got := buffer.Suggests(column); got != want {
+				t.Errorf("%s suggests %d, want %d", column, got, want)
+			}
+		}
+	}
+}
