@@ -35,7 +35,7 @@ var suggestions = []struct {
 	{SuggestsOutcome, done("published", "delivered", "completed", "finished", "done", "shipped", "posted", "executed", "fulfilled")},
 	{SuggestsEnd, done("failed", "cancelled", "canceled", "deleted", "discarded", "abandoned", "rejected", "skipped", "aborted")},
 	{SuggestsState, regexp.MustCompile(`^(status|state)$`)},
-	{SuggestsDelay, regexp.MustCompile(`^(available|run|send|deliver|process|publish|execute|start|remind|due|scheduled|visible|nextattempt|nextretry|nexttry|nextrun|retry)at(utc)?$` +
+	{SuggestsDelay, regexp.MustCompile(`^(available|run|send|deliver|process|execute|scheduled|visible|nextattempt|nextretry|nexttry|nextrun|retry)at(utc)?$` +
 		`|^(send|deliver|process)after(utc)?$|^nextrun(utc)?$|^embargountil(utc)?$|^scheduledfor$|^notbefore$`)},
 }
 

@@ -11,14 +11,14 @@ func TestSuggests(t *testing.T) {
 	t.Parallel()
 	for want, columns := range map[buffer.Suggestion][]string{
 		buffer.SuggestsDelay: {
-			"run_at", "scheduledFor", "not_before", "next_attempt_at", "send_after", "sendAfter", "deliver_after", "process_after", "due_at", "publish_at", "execute_at", "start_at", "remind_at",
+			"run_at", "scheduledFor", "not_before", "next_attempt_at", "send_after", "sendAfter", "deliver_after", "process_after", "execute_at",
 			"next_run", "next_run_at", "embargo_until", "EmbargoUntilUtc",
 		},
 		buffer.SuggestsMark:    {"sent_at", "processed_at", "last_sent_at"},
 		buffer.SuggestsOutcome: {"published_at", "executed_at", "delivered_at"},
 		buffer.SuggestsEnd:     {"failed_at"},
 		buffer.SuggestsState:   {"status"},
-		buffer.SuggestsNothing: {"created_at", "inserted_at", "occurred_at", "started_at", "last_run_at", "reminded", "due", "until", "time", "after"},
+		buffer.SuggestsNothing: {"created_at", "inserted_at", "occurred_at", "started_at", "last_run_at", "reminded", "due", "due_at", "publish_at", "start_at", "until", "time", "after"},
 	} {
 		for _, column := range columns {
 			if got := buffer.Suggests(column); got != want {

@@ -116,7 +116,7 @@ func New(p Parts, tables *ledger.Tables, facts Facts, c buffer.CustomTable, rela
 	}
 	t.columns, t.unsent = columns, c.Unsent(columns)
 	for _, c := range facts.Columns {
-		if c.OID == pg.OIDTimestamptz || c.OID == pg.OIDTimestamp {
+		if (c.OID == pg.OIDTimestamptz || c.OID == pg.OIDTimestamp) && !buffer.LooksDelay(c.Name) {
 			t.times = append(t.times, c.Name)
 		}
 	}
