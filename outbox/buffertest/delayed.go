@@ -31,8 +31,9 @@ const never = 100 * time.Hour
 
 // delay makes events that are available so much later.
 func delay(by time.Duration, events ...outbox.Event) []outbox.Event {
+	at := time.Now().Add(by) // one time, so that they are claimed together
 	for i := range events {
-		events[i].AvailableAt = time.Now().Add(by)
+		events[i].AvailableAt = at
 	}
 	return events
 }
