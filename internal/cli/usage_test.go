@@ -35,7 +35,7 @@ func TestUsage(t *testing.T) {
 		{"dead lits -c relay.yaml", 2, "", `unknown command "lits" for "relay dead"; expected list, show, replay, discard; did you mean relay dead list?`},
 		{"sinks x", 2, "", `expected list, drop, restore, fill`},
 		{"dead list --limit many", 2, "", `--limit is "many"; expected a number`},
-		{"dead list --older-than 3", 2, "", `--older-than is "3"; expected a duration like 30s, 5m or 2h`},
+		{"dead list --older-than 3", 2, "", `--older-than is "3"; expected a duration like 24h, or a time like 2026-01-02T15:00:00Z`},
 		{"dead list --json=perhaps", 2, "", `--json is "perhaps"; expected true or false`},
 		{"run --colour", 2, "", "unknown flag: --colour"},
 		{"run 17", 2, "", "unexpected argument 17; relay run takes none, only flags: relay run --help"},

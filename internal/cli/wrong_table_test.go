@@ -15,7 +15,7 @@ func TestRenamedTable(t *testing.T) {
 		t.Run(map[bool]string{false: "postgres", true: "sqlite"}[sqlite], func(t *testing.T) {
 			t.Parallel()
 			db := newAppDatabase(t, sqlite)
-			path := write(t, "pipelines:\n  - name: payments\n    source: {url: \""+db.url+"\", table: payment_events}\n    sink: {url: \"stdout:\"}\n")
+			path := write(t, "admin: {listen: \"127.0.0.1:0\"}\npipelines:\n  - name: payments\n    source: {url: \""+db.url+"\", table: payment_events}\n    sink: {url: \"stdout:\"}\n")
 			do(t, nil, "migrate", "-c", path).want(t, 0, "; created table ", "")
 			db.exec("INSERT INTO payment_events (topic, payload) VALUES ('t', '1')")
 			r := start(t, nil, "run", "-c", path)
