@@ -7,8 +7,8 @@ import (
 )
 
 // search is the one for the bad events of batches that the sink refused as a whole. The worker that halved one goes on with its parts, the smallest first, until
-// each event is decided on, and then with others that were refused. If the sink refuses other batches meanwhile, and accepts none, nearly every batch has a bad event: then one at a time is sent, and
-// searched. Otherwise they would all wait, refused, and the pause of a sink that refuses everything would be that of a sink that refuses every batch.
+// each event is decided on, and then with others that were refused. If the sink refuses other batches meanwhile, and accepts none, nearly every batch has a bad
+// event: then one at a time is sent, and searched. Otherwise they would all wait, refused, and the pause of a sink that refuses everything would be that of a sink that refuses every batch.
 //
 // The owner locks it.
 type search struct {
@@ -52,7 +52,7 @@ func (s *search) requests(n int) int { return s.workers * requestsFor(max(n, s.e
 type Halved struct{ events int }
 
 // BeginSearch begins the search for the bad events of a batch that was halved. The caller works on what is due (buffer.DueSmallest), as long as it was refused, and
-// calls EndSearch. ok is false if another search is under way, which will come to these parts.
+// calls EndSearch. ok is false if enough workers search, who will come to these parts.
 func (w *Worker) BeginSearch(h *Halved) (ok bool) {
 	d := &w.refusals
 	d.mu.Lock()
