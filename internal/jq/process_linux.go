@@ -25,7 +25,8 @@ func enlarge(pipe *os.File) {
 }
 
 // limitMemory limits the private memory of this process, and reports whether it is limited. Go maps 64 MiB of address
-// space at a time, and all that is mapped counts.
+// space at a time, and all that is mapped counts. The kernel counts what Go has reserved as mapped already, so one
+// allocation may exceed the limit; the next mapping ends the process.
 func limitMemory(bytes uint64) bool {
 	mapped, ok := dataSize()
 	if !ok {
