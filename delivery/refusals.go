@@ -65,6 +65,8 @@ type refusal struct {
 	held bool
 	// alone: its event was, or each of its events was named.
 	alone bool
+	// again counts how often its event was refused alone once more, after a success.
+	again int
 	// sibling is the other half of the batch that was halved; lastLeft: it was accepted, so the bad event is in this one.
 	sibling  uuid.UUID
 	lastLeft bool
@@ -74,6 +76,8 @@ type refusal struct {
 }
 
 const (
+	// maxAgain is how often an event that was refused alone waits for another success when it is refused after one. Then it is buried.
+	maxAgain = 2
 	// pathLost is how long the search waits for the batch to be halved, which an outage or another process may keep.
 	pathLost = 15 * time.Second
 	// acceptedLately: a sink that accepted an event since then is not said to refuse every event. That its key expired is not excluded.
@@ -140,8 +144,15 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 	alone := n == 1 || named
 	d.search.refused(before.rootOf(l), n)
 	// Not the sibling of a bad event: the sink may have changed its mind while the batch was halved.
-	if before.lastLeft || known && !d.acceptedAt.Before(before.at) && (!alone || before.alone) {
+	accepted := known && !d.acceptedAt.Before(before.at)
+	if before.lastLeft || accepted && !alone {
 		return true, false, false
+	}
+	if accepted && before.alone { // it was doubted, and the sink may refuse everything once more
+		if before.again++; before.again > maxAgain {
+			return true, false, false
+		}
+		d.batches[l.GroupID] = before
 	}
 	if d.row++; d.row == 1 {
 		d.rowSince, d.rowOf = now, before.rootOf(l)
@@ -168,8 +179,8 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 	if d.path == l.GroupID {
 		d.pathAt = now
 	}
-	// One that was held and is refused again had time enough to see a success.
-	if !d.refusing && (before.held && d.row > 1 || d.alone && d.row >= d.enough) {
+	// One that was held and is refused again, without a success between, had time enough to see one.
+	if !d.refusing && (before.held && !accepted && d.row > 1 || d.alone && d.row >= d.enough) {
 		d.refusing, d.since, began = true, now, true
 	}
 	if every := d.several && d.events.many(); d.refusing && every && !d.saidEvery {
@@ -224,7 +235,7 @@ func (d *refusals) remember(l *buffer.Lease, r *result, outcomes []buffer.Outcom
 		switch {
 		case o.Verdict != buffer.Retry:
 		case isHeld(o):
-			part := refusal{at: now, root: root, held: true, alone: l.Len() == 1 || r.each != nil || r.split != nil}
+			part := refusal{at: now, root: root, held: true, alone: l.Len() == 1 || r.each != nil || r.split != nil, again: was.again}
 			if o.GroupID != l.GroupID && !began.Before(d.doubtedAt) {
 				part.answer, part.sum = r.of(l, o.IDs), sumOf(l, o.IDs)
 			}

@@ -24,6 +24,13 @@ var deadLetterMutants = []mutant{
 		pkg:  "./delivery", test: "TestRefusal$/OfABlipDuringASearch",
 	},
 	{
+		name: "the second of two blips buries what the first one met",
+		file: "delivery/refusals.go",
+		old:  "if before.again++; before.again > maxAgain {",
+		new:  "if before.again++; before.again > 0 {",
+		pkg:  "./delivery", test: "TestRefusal$/OfTwoBlipsDuringASearch",
+	},
+	{
 		name: "what a search meets is held",
 		file: "delivery/refusals.go",
 		old:  "case l.Searched:",
@@ -145,8 +152,8 @@ var deadLetterMutants = []mutant{
 	{
 		name: "a success between two halves buries the second",
 		file: "delivery/refusals.go",
-		old:  "!d.acceptedAt.Before(before.at) && (!alone || before.alone) {",
-		new:  "!d.acceptedAt.Before(before.at) {",
+		old:  "if before.lastLeft || accepted && !alone {",
+		new:  "if before.lastLeft || accepted {",
 		pkg:  "./delivery", test: "TestRefusal$",
 	},
 	{
