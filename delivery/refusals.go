@@ -149,7 +149,7 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 		return true, false, false
 	}
 	if accepted && before.alone { // it was doubted, and the sink may refuse everything once more
-		if before.again++; before.again > maxAgain {
+		if before.again++; before.again > maxAgain || d.onlySuspect(l.GroupID) {
 			return true, false, false
 		}
 		d.batches[l.GroupID] = before
@@ -190,6 +190,16 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 		d.tries.refused(now)
 	}
 	return false, hold, began
+}
+
+// onlySuspect reports whether no other event waits that was refused alone. A moment in which the sink refuses everything meets several.
+func (d *refusals) onlySuspect(groupID uuid.UUID) bool {
+	for id, one := range d.batches {
+		if id != groupID && one.held && one.alone {
+			return false
+		}
+	}
+	return true
 }
 
 // paused reports whether one batch at a time is tried: the sink refuses everything, or so it seems and the

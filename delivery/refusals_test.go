@@ -467,7 +467,7 @@ func TestRefusal(t *testing.T) {
 					l.search(t)
 					l.report.Halved = nil
 				}
-				if len(l.dead) > 1 {
+				if len(l.dead) > 2 {
 					t.Errorf("two blips of %d ms, the second %d ms after the first, bury %v", first, pause, l.dead)
 				}
 			}

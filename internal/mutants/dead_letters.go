@@ -26,9 +26,16 @@ var deadLetterMutants = []mutant{
 	{
 		name: "the second of two blips buries what the first one met",
 		file: "delivery/refusals.go",
-		old:  "if before.again++; before.again > maxAgain {",
-		new:  "if before.again++; before.again > 0 {",
+		old:  "if before.again++; before.again > maxAgain ||",
+		new:  "if before.again++; before.again > 0 ||",
 		pkg:  "./delivery", test: "TestRefusal$/OfTwoBlipsDuringASearch",
+	},
+	{
+		name: "a single bad event waits for a second success",
+		file: "delivery/refusals.go",
+		old:  "before.again > maxAgain || d.onlySuspect(l.GroupID) {",
+		new:  "before.again > maxAgain {",
+		pkg:  "./pipeline", test: "TestRefusingSink_LetsAGoodEventPass",
 	},
 	{
 		name: "what a search meets is held",
