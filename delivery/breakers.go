@@ -243,6 +243,16 @@ func (b *breakers) pausedSince(claimed time.Time) (pause time.Duration, err erro
 	return 0, nil
 }
 
+// why returns what the address answered last; nil if it is not known to be unavailable.
+func (b *breakers) why(address string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if one := b.addresses[address]; one != nil && one.failures > 0 {
+		return one.last.err
+	}
+	return nil
+}
+
 // tryNow ends the waits for the next half-open probes, and the pause that the sink asked for.
 func (b *breakers) tryNow() {
 	b.mu.Lock()

@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -102,6 +103,17 @@ func (w *Worker) deferred(l *buffer.Lease, ids []int64, address string) buffer.O
 	return buffer.Outcome{
 		Verdict: buffer.Retry, IDs: ids, GroupID: groupFor(l, ids), Address: &address,
 		After: longest.After(1), Attempts: l.Attempts, Outages: max(1, l.Outages),
-		Error: "deferred: address unavailable: " + address,
+		Error: deferredFor(address, w.breakers.why(address)),
 	}
+}
+
+// deferredFor says why a batch is deferred, in the words of the batches that met the outage, so that all of them are counted together.
+func deferredFor(address string, why error) string {
+	switch {
+	case why == nil:
+		return "deferred: address unavailable: " + address
+	case strings.Contains(why.Error(), address):
+		return "deferred: " + why.Error()
+	}
+	return "deferred: address unavailable: " + address + ": " + why.Error()
 }

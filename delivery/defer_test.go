@@ -153,6 +153,29 @@ func TestAddressBreaker_SendsOneProbeAndDefersTheRest(t *testing.T) {
 }
 
 // A time-out and a 5xx say of the address only if the sink as such is there.
+// TestDefer_SaysWhy: what waits unsent says what the address answered, and so does the worker, until something is delivered.
+func TestDefer_SaysWhy(t *testing.T) {
+	t.Parallel()
+	for said, want := range map[string]string{
+		`subject "x": maximum messages exceeded`: `deferred: subject "x": maximum messages exceeded`, // as of those that were sent
+		"no space":                               "deferred: address unavailable: x: no space",
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			a := newAddressed(nil)
+			a.makeUnavailable("x", sink.Unavailable(sink.Full(errors.New(said))))
+			a.works(t, to("x"))
+			a.works(t, to("x"))
+			deferred := a.works(t, to("x", "x"))
+			expect(t, "sends", a.sends, 2)
+			expect(t, "why it waits", deferred[0].Error, want)
+			expectError(t, a.LastOutage(), sink.ErrFull)
+			expect(t, "an outage of the sink", a.Outage(), nil)
+			a.works(t, to("x", "y"))
+			expect(t, "an outage after a delivery elsewhere", a.LastOutage(), nil)
+		})
+	}
+}
+
 func TestRecord_OutageOfAnAddress(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

@@ -408,6 +408,13 @@ func (d *refusals) err() error {
 	return fmt.Errorf("the sink refuses %s, %d refusals in a row, the last: %w", d.what(), d.row, d.last)
 }
 
+// acceptedOthers reports whether the sink accepted an event in the last minute.
+func (d *refusals) acceptedOthers() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return time.Since(d.acceptedAt) < acceptedLately
+}
+
 // refuses says what the sink refuses, and whether that may be the fault of these events alone: nobody knows whether it accepts others.
 func (d *refusals) refuses() (what string, others bool) {
 	d.mu.Lock()

@@ -131,6 +131,22 @@ func (r *result) isOutage() bool {
 	return r.each == nil && r.split == nil && r.whole.kind == unavailable
 }
 
+// outageErr returns why nothing of the batch was delivered or refused; nil if something was.
+func (r *result) outageErr() error {
+	switch {
+	case r.isOutage():
+		return r.whole.err
+	case r.each == nil || r.has(accepted) || r.has(rejected):
+		return nil
+	}
+	for i := range r.each {
+		if r.each[i].kind == unavailable {
+			return r.each[i].err
+		}
+	}
+	return nil
+}
+
 // settlesAnyway reports whether the sink accepted events, perhaps: that is written
 // down even if the lease is lost.
 func (r *result) settlesAnyway() bool {

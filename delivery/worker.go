@@ -67,6 +67,7 @@ type Worker struct {
 	failedReads failedReads
 	unsettled   unsettled
 	hung        hungCalls
+	lastOutage  atomic.Pointer[error]
 	// hungChecks is how many calls of the sink's Check do not return.
 	hungChecks atomic.Int32
 	kept       keptBatches
@@ -291,6 +292,7 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 		w.refusals.projectionFailed(l.GroupID)
 	}
 	r = w.record(ctx, l, r, began)
+	w.noteOutage(&r)
 	named := l // as its events are counted, if the sink names them
 	if r.each != nil && w.refusals.onlyAsWhole(l.GroupID) {
 		own := *l
@@ -446,6 +448,9 @@ func (w *Worker) ProbesDue(deferred []string) []string { return w.breakers.probe
 // Refusal is why the sink is taken to refuse everything; nil if it is not.
 func (w *Worker) Refusal() error { return w.refusals.err() }
 
+// AcceptedLately reports whether the sink accepted an event in the last minute. While Refusal is not nil, it says that the sink may refuse some events only.
+func (w *Worker) AcceptedLately() bool { return w.refusals.acceptedOthers() }
+
 // HoldsBad reports whether batches wait because of their own data, as far as this process knows, and not for a sink that is away: the projection
 // fails for each of their events, and none has shown since that it works for others; or the sink refused them, and they are tried again.
 func (w *Worker) HoldsBad() bool {
@@ -471,3 +476,22 @@ func (w *Worker) TryNow() {
 
 // Outage is why the sink is taken to be unavailable; nil if it is not.
 func (w *Worker) Outage() error { return w.breakers.outage() }
+
+// LastOutage returns why the last send delivered nothing, if the sink or each address of its events was unavailable; otherwise nil. errors.Is finds in it what
+// the sink said, such as [sink.ErrFull]. While one address of many is unavailable, Outage is nil.
+func (w *Worker) LastOutage() error {
+	if err := w.lastOutage.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+// noteOutage keeps the result of a send for LastOutage.
+func (w *Worker) noteOutage(r *result) {
+	err := r.outageErr()
+	if err == nil {
+		w.lastOutage.Store(nil)
+		return
+	}
+	w.lastOutage.Store(&err)
+}

@@ -74,7 +74,7 @@ type health struct {
 	writeErr        error // the database can be read, and takes no writes
 	backpressureErr error // fresh events wait, and max_waiting keeps them from being claimed
 	// undelivered counts sends in a row that got nothing through because the sink, or the
-	// address they went to, was unavailable; one alone may be a hiccup. undeliveredErr is why. An answer that
+	// address they went to, was unavailable; one alone may be a hiccup. undeliveredErr is why, as it is settled. An answer that
 	// refuses events ends the row.
 	undelivered    int
 	undeliveredErr string
@@ -249,9 +249,17 @@ func (h *health) databaseReady() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := cmp.Or(h.bufferErr, h.writeErr); err != nil {
-		return &NotReady{class: database, err: err}
+		return &NotReady{class: database, kind: startingKind(err), err: err}
 	}
 	return nil
+}
+
+// startingKind is the kind of a reason that is only that the first check has not ended; otherwise "".
+func startingKind(err error) string {
+	if errors.Is(err, errStarting) {
+		return buffer.KindStarting
+	}
+	return ""
 }
 
 // resumed notes that a pause has ended: what waited during it is not stalled.
@@ -261,14 +269,15 @@ func (h *health) resumed() {
 	h.freshSince, h.dueSince = time.Time{}, time.Time{}
 }
 
-func (h *health) ready(now time.Time) error {
+// ready returns why no progress is made. outage is [delivery.Worker.LastOutage].
+func (h *health) ready(now time.Time, outage error) error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	switch {
 	case errors.Is(h.bufferErr, buffer.ErrProjection):
 		return &NotReady{class: stalled, err: h.bufferErr}
 	case h.bufferErr != nil:
-		return &NotReady{class: database, err: h.bufferErr}
+		return &NotReady{class: database, kind: startingKind(h.bufferErr), err: h.bufferErr}
 	case h.writeErr != nil:
 		return &NotReady{class: database, err: h.writeErr}
 	case h.claimErr != nil:
@@ -276,9 +285,14 @@ func (h *health) ready(now time.Time) error {
 	case h.dueErr != nil:
 		return &NotReady{class: database, err: h.dueErr}
 	case h.sinkErr != nil:
-		return &NotReady{class: atSink, err: h.sinkErr}
+		return &NotReady{class: atSink, kind: startingKind(h.sinkErr), err: h.sinkErr}
 	case h.undelivered >= 2:
-		return &NotReady{class: atSink, err: fmt.Errorf("%d sends in a row delivered nothing, the last: %s", h.undelivered, h.undeliveredErr)}
+		if outage == nil {
+			outage = errors.New(h.undeliveredErr)
+		}
+		why := classifyOutage(outage)
+		why.err = fmt.Errorf("%d sends in a row delivered nothing, the last: %w", h.undelivered, why.err)
+		return why
 	case h.backpressureErr != nil:
 		return &NotReady{class: stalled, err: h.backpressureErr}
 	}

@@ -232,6 +232,33 @@ func TestHealth_NamesMaxWaiting(t *testing.T) {
 	})
 }
 
+// TestHealth_AddressOutage: of an outage of addresses, too, readiness says what kind it is.
+func TestHealth_AddressOutage(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		full := sink.Unavailable(sink.Full(errTest))
+		s := &fakeBuffer{batch: three(), answer: each(full, full, full), backlog: buffer.Backlog{Due: 1, Waiting: 1}}
+		p := s.start(t, nil)
+		after(5 * time.Second)
+		expectReadiness(t, p, "while it is full", "sink: ")
+		expectReadiness(t, p, "while it is full", "sends in a row delivered nothing, the last: "+errTest.Error())
+		if err := p.Ready(); !errors.Is(err, sink.ErrFull) {
+			t.Errorf("readiness is %v, want an error that is %v", err, sink.ErrFull)
+		}
+	})
+}
+
+// TestHealth_Starting: until the first check of the database has ended, that is all that readiness says.
+func TestHealth_Starting(t *testing.T) {
+	t.Parallel()
+	p, err := pipeline.New(&fakeBuffer{}, &fakeBuffer{}, pipeline.Config{Name: "orders"})
+	testkit.NoError(t, err)
+	why, ok := errors.AsType[*pipeline.NotReady](p.Ready())
+	if !ok || why.Kind() != buffer.KindStarting || why.Class() != buffer.NotReadyDatabase {
+		t.Errorf("readiness is %v of kind %q", why, why.Kind())
+	}
+}
+
 // TestHealth_StuckBatch: an outage that keeps hitting one batch while others are delivered.
 func TestHealth_StuckBatch(t *testing.T) {
 	t.Parallel()

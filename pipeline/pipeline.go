@@ -112,9 +112,13 @@ func (p *Pipeline) ready() error {
 	}
 	// When nothing waits any more, nobody knows whether the sink still refuses.
 	if err := p.worker.Refusal(); err != nil && p.health.waits() {
-		return &NotReady{class: refusing, err: err}
+		kind := ""
+		if p.worker.AcceptedLately() {
+			kind = buffer.KindSome
+		}
+		return &NotReady{class: refusing, kind: kind, err: err}
 	}
-	return p.health.ready(time.Now())
+	return p.health.ready(time.Now(), p.worker.LastOutage())
 }
 
 // Run moves events until ctx is done; then nothing more is claimed, and what is in flight is finished and

@@ -24,6 +24,9 @@ const (
 	lastReportTimeout = time.Second
 )
 
+// refusesAgain is how soon a sink that accepts something refuses again if that is the same refusal: of a topic among others, each event of another ends it.
+const refusesAgain = 30 * time.Second
+
 // progress counts what a pipeline delivered and buried. It is safe for concurrent use.
 type progress struct {
 	mu              sync.Mutex
@@ -86,9 +89,11 @@ type reporter struct {
 	deadThen int64                 // dead, a minute ago
 	since    time.Time             // of the class of the reason
 	class    string
-	last     buffer.RelayReport // that was written
-	at       time.Time          // when it was
-	failing  bool
+	// refused is when the sink was last said to refuse what it gets, and since when.
+	refused struct{ since, last time.Time }
+	last    buffer.RelayReport // that was written
+	at      time.Time          // when it was
+	failing bool
 	// changed is what was outdated at the last tick, and loggedAt when that was logged.
 	changed  string
 	loggedAt time.Time
@@ -165,8 +170,15 @@ func (r *reporter) setNotReady(report *buffer.RelayReport) {
 	if why, ok := errors.AsType[*NotReady](err); ok {
 		class = why.class
 	}
+	now := time.Now()
 	if class != r.class || r.since.IsZero() {
-		r.class, r.since = class, time.Now()
+		r.class, r.since = class, now
+		if class == refusing && now.Sub(r.refused.last) < refusesAgain {
+			r.since = r.refused.since
+		}
+	}
+	if class == refusing {
+		r.refused.since, r.refused.last = r.since, now
 	}
 	report.NotReady, report.NotReadyClass, report.NotReadyFor = r.redact(err.Error()), class, time.Since(r.since)
 }

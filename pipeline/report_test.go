@@ -77,6 +77,28 @@ func TestReporter(t *testing.T) {
 			t.Errorf("the last report is %+v, the log %q", last, h.log)
 		}
 	})
+	run("RefusesSome", func(t *testing.T, h *harness) {
+		defer h.start(t.Context())()
+		refused := &NotReady{class: refusing, err: errors.New("422")}
+		for range 6 { // the other topics are accepted in between
+			h.notOK = refused
+			wait(3 * time.Second)
+			h.notOK = nil
+			wait(7 * time.Second)
+		}
+		h.notOK = refused
+		wait(2 * time.Second)
+		if last := h.to.last(); last.NotReadyFor < time.Minute {
+			t.Errorf("a sink that has refused a topic for a minute is said to refuse it for %v", last.NotReadyFor)
+		}
+		h.notOK = nil
+		wait(time.Minute)
+		h.notOK = refused
+		wait(2 * time.Second)
+		if last := h.to.last(); last.NotReadyFor > 2*time.Second {
+			t.Errorf("after a minute without refusals the report says %v", last.NotReadyFor)
+		}
+	})
 	run("Deliveries", func(t *testing.T, h *harness) {
 		defer h.start(t.Context())()
 		wait(36 * time.Second) // the last report was five seconds ago

@@ -64,7 +64,7 @@ func (r *Router) notReady() error {
 	if r.pause.paused.Load() {
 		return r.health.databaseReady()
 	}
-	return r.health.ready(time.Now())
+	return r.health.ready(time.Now(), nil)
 }
 
 // Run routes events until ctx is done; then nothing more is claimed, and what was claimed is routed. It waits for a database

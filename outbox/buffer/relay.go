@@ -56,6 +56,9 @@ const (
 	KindAnswer  = "answer"  // stalled: the program results does not expect what the sink answers
 	KindRequest = "request" // stalled: the program request fails
 	KindAsked   = "asked"   // sink: it asked for a pause
+	KindSome    = "some"    // refusing: it accepted other events less than a minute ago
+	// KindStarting is a database or sink that the relay reaches for the first time: nobody knows yet whether it works.
+	KindStarting = "starting"
 )
 
 // Relay is a process that works, or worked, on a buffer.
