@@ -34,7 +34,9 @@ type batchRow struct {
 	// Status says what the batch does, Class how it is coloured.
 	Status, Class string
 	// At is when the lease ends, or the next retry or delete is due; zero: now, or nobody knows.
-	At      time.Time
+	At time.Time
+	// Early: it is due at At at the latest, because it waits for the sink, which is tried every few seconds.
+	Early   bool
 	Claimed time.Time
 	By      string // who has it
 	First   string
@@ -76,6 +78,8 @@ func (s *Console) batchRow(pipeline string, b *buffer.LiveBatch, now time.Time) 
 		r.Status, r.By = "delivered, to be deleted", owner
 	case b.Due <= 0:
 		r.Status, r.Class = "due now", "warn"
+	case b.Address != nil && !b.Hook:
+		r.Status, r.Class, r.Early = "waits for the sink", "warn", true
 	default:
 		r.Status, r.Class = "waits", "warn"
 	}

@@ -5,15 +5,32 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
-// TestOverview_Faults: of five faults at once the overview names each cause, and what to do.
+// fillStream makes a stream that takes no message more.
+func fillStream(t *testing.T, url, subject string) {
+	t.Helper()
+	nc, err := nats.Connect(url)
+	testkit.NoError(t, err)
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	testkit.NoError(t, err)
+	_, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "full", Subjects: []string{subject}, MaxMsgs: 1, Discard: jetstream.DiscardNew})
+	testkit.NoError(t, err)
+	_, err = js.Publish(t.Context(), strings.ReplaceAll(subject, "*", "first"), nil)
+	testkit.NoError(t, err)
+}
+
+// TestOverview_Faults: of six faults at once the overview names each cause, and what to do.
 func TestOverview_Faults(t *testing.T) {
 	t.Parallel()
 	server := testserver.OwnPostgres(t, testserver.PostgresOptions{})
@@ -26,13 +43,18 @@ func TestOverview_Faults(t *testing.T) {
 	t.Cleanup(crm.Close)
 	away := httptest.NewServer(nil)
 	away.Close() // connections to it are refused
+	broker, err := testserver.StartNATS(t.TempDir())
+	testkit.NoError(t, err)
+	t.Cleanup(broker.Stop)
+	fillStream(t, broker.URL, "returns.*")
 
 	s := open(t, fmt.Sprintf(`
   - {name: shipping, source: {url: "%[1]s", table: shipping}, sink: {url: "%[2]s/batch"}}
   - {name: crm, source: {url: "%[1]s", table: crm}, sink: {url: "%[3]s/contacts"}}
   - {name: activity, source: {url: "%[1]s", table: activity}, sink: {url: "%[4]s", stream: activity}}
+  - {name: returns, source: {url: "%[1]s", table: returns}, batch_size: 1, sink: {url: "%[5]s", subject: "{topic}"}}
   - {name: reports, source: {url: "%[1]s", table: reports, supervisor: {warn_after: 1s}}, sink: {url: "file://%%s/reports.ndjson"}}
-`, server.URL, away.URL, crm.URL, cache.URL))
+`, server.URL, away.URL, crm.URL, cache.URL, broker.URL))
 	db, err := pgx.Connect(t.Context(), server.URL)
 	testkit.NoError(t, err)
 	t.Cleanup(func() { testkit.NoError(t, db.Close(context.WithoutCancel(t.Context()))) })
@@ -44,6 +66,9 @@ func TestOverview_Faults(t *testing.T) {
 
 	for _, table := range []string{"shipping", "crm", "activity"} {
 		exec("INSERT INTO " + table + ` (topic, payload) VALUES ('changed', '{"n": 1}')`)
+	}
+	for range 4 { // each a batch; those after the second are not sent
+		exec(`INSERT INTO returns (topic, payload) VALUES ('returns.sent', '{"n": 1}')`)
 	}
 	for i := range 10 {
 		s.insert(t, "bad.invoice", fmt.Sprintf(`{"n": %d}`, i))
@@ -59,8 +84,15 @@ func TestOverview_Faults(t *testing.T) {
 		"shipping: sink unavailable", "connection refused", "Check that the sink runs",
 		"crm: sink does not accept the credentials", "invalid access token", "Find out whether the token",
 		"activity: sink is full", "maxmemory", "Make space at the sink",
+		"returns: sink is full", "maximum messages exceeded", "sink full",
 		"reports: a forgotten transaction blocks vacuum", "monthly report", "idle in transaction", "pg_terminate_backend",
 		"orders: 10 dead letters", "All of topic bad.invoice: no such tenant",
 	)
 	b.expectAccessible("faults")
+	for text := ""; strings.Count(text, "maximum messages exceeded") < 4; text = b.text() {
+		if text != "" {
+			b.waitFor("maximum messages exceeded, of each batch")
+		}
+		b.goTo("/batches?pipeline=returns")
+	}
 }

@@ -16,15 +16,21 @@ type live struct {
 	mu       sync.Mutex
 	watchers int
 	closed   bool
-	parts    map[string]string // the HTML of each element of the overview, by its id; not changed any more
-	version  int               // of the parts
-	event    []byte            // what changed from the version before: most browsers have that one
-	changed  chan struct{}     // closed when parts change
-	since    map[string]time.Time
+	parts    map[string]string   // the HTML of each element of the overview, by its id; not changed any more
+	version  int                 // of the parts
+	event    []byte              // what changed from the version before: most browsers have that one
+	changed  chan struct{}       // closed when parts change
+	since    map[string]sighting // of problems, by key
 }
 
+// sighting is since when there is a problem, and when it was last seen.
+type sighting struct{ since, last time.Time }
+
+// sameWithin is how soon a problem that was gone is the same when it is back: a sink that refuses one topic of several refuses nothing for moments.
+const sameWithin = 30 * time.Second
+
 func newLive() *live {
-	return &live{wake: make(chan struct{}, 1), changed: make(chan struct{}), since: map[string]time.Time{}}
+	return &live{wake: make(chan struct{}, 1), changed: make(chan struct{}), since: map[string]sighting{}}
 }
 
 // wakeUp lets the sampler read a report at once.
@@ -65,16 +71,20 @@ func (l *live) close() {
 func (l *live) observe(now time.Time, all []problem) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	since := make(map[string]time.Time, len(all))
-	for i := range all {
-		key := all[i].key()
-		if at, known := l.since[key]; known {
-			since[key] = at
-		} else {
-			since[key] = now
+	for key, seen := range l.since {
+		if now.Sub(seen.last) > sameWithin {
+			delete(l.since, key)
 		}
 	}
-	l.since = since
+	for i := range all {
+		key := all[i].key()
+		seen, known := l.since[key]
+		if !known {
+			seen.since = now
+		}
+		seen.last = now
+		l.since[key] = seen
+	}
 }
 
 // setSince sets since when there are problems; now for those that were not observed yet.
@@ -83,8 +93,8 @@ func (l *live) setSince(now time.Time, all []problem) {
 	defer l.mu.Unlock()
 	for i := range all {
 		all[i].Since = now
-		if at, known := l.since[all[i].key()]; known {
-			all[i].Since = at
+		if seen, known := l.since[all[i].key()]; known {
+			all[i].Since = seen.since
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/internal/admin"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // row is a line of the overview: a pipeline, or one of its several sinks.
@@ -48,6 +49,7 @@ type overviewData struct {
 	Relays   []relayRow
 	At       time.Time
 	Reading  int       // pipelines that are being read
+	Starting int       // pipelines that reach their database or sink for the first time
 	each     []problem // not grouped
 }
 
@@ -71,14 +73,14 @@ func (s *Console) overviewOf(report *admin.Report, all []problem) overviewData {
 	now := time.Now()
 	d := overviewData{At: now, Problems: all, Relays: s.relayRows(report)}
 	s.live.setSince(now, d.Problems)
-	bad := map[string]bool{}
+	bad := map[string]string{} // the title
 	stopped := 0
 	for i := range d.Problems {
 		if p := &d.Problems[i]; !p.Warning {
-			if !bad[p.Pipeline] {
+			if bad[p.Pipeline] == "" {
 				stopped++
 			}
-			bad[p.Pipeline], bad[p.Pipeline+"/"+p.Sink] = true, true
+			bad[p.Pipeline], bad[p.Pipeline+"/"+p.Sink] = p.Title, p.Title
 		}
 	}
 	s.addRows(&d, report, bad, now)
@@ -91,6 +93,11 @@ func (s *Console) overviewOf(report *admin.Report, all []problem) overviewData {
 		}
 	case d.Reading > 0:
 		d.Headline = fmt.Sprintf("Reading the status of %d %s …", d.Reading, map[bool]string{true: "pipelines", false: "pipeline"}[d.Reading > 1])
+	case d.Starting > 0:
+		d.Headline = fmt.Sprintf("%d of %d %s.", d.Starting, total, map[bool]string{true: "pipelines start", false: "pipelines starts"}[d.Starting > 1])
+		if total == 1 {
+			d.Headline = "The pipeline starts."
+		}
 	case len(d.Problems) > 0:
 		d.Headline = cmp.Or(pausedText(d.Problems, total), "Everything moves, with warnings.")
 	default:
@@ -129,11 +136,13 @@ func pausedText(all []problem, total int) string {
 }
 
 // addRows adds the rows of all pipelines, in their order. Those of this process that the report lacks are being read.
-func (s *Console) addRows(d *overviewData, report *admin.Report, bad map[string]bool, now time.Time) {
+func (s *Console) addRows(d *overviewData, report *admin.Report, bad map[string]string, now time.Time) {
 	of := make(map[string][]row, len(report.Pipelines)+len(report.Errors))
 	var order []string
 	reading := map[string][]row{}
+	starting := map[string]bool{}
 	for _, p := range s.config.Source.Pipelines() {
+		starting[p.Name] = slices.ContainsFunc(p.NotReady(), func(n admin.NotReadyReason) bool { return n.Kind == buffer.KindStarting })
 		order = append(order, p.Name)
 		of[p.Name] = nil
 		reading[p.Name] = []row{{ID: "row-" + p.Name, Pipeline: p.Name, Link: pipelineLink(p.Name), Reading: true}}
@@ -149,9 +158,19 @@ func (s *Console) addRows(d *overviewData, report *admin.Report, bad map[string]
 	}
 	for i := range report.Pipelines {
 		p := &report.Pipelines[i]
-		add(p.Name, s.rowsOf(p, bad, now))
+		rows := s.rowsOf(p, bad, now)
+		if starting[p.Name] && bad[p.Name] == "" {
+			d.Starting++
+			for k := range rows {
+				rows[k].State, rows[k].Class = "starting", ""
+			}
+		}
+		add(p.Name, rows)
 	}
 	for _, e := range report.Errors {
+		if starting[e.Name] && bad[e.Name] == "" {
+			continue // as if it were being read
+		}
 		add(e.Name, []row{{ID: "row-" + e.Name, Pipeline: e.Name, Link: pipelineLink(e.Name), State: "unknown", Class: "bad", Error: e.Error}})
 	}
 	for _, name := range order {
@@ -167,11 +186,13 @@ func (s *Console) addRows(d *overviewData, report *admin.Report, bad map[string]
 // downStates are how the states of a sink begin while none of its relays is ready; see package admin.
 var downStates = []string{"sink down", "refusing", "db error", "stalled"}
 
-// rowsOf are the rows of a pipeline. bad names the pipelines and sinks that stand still.
-func (s *Console) rowsOf(p *admin.PipelineReport, bad map[string]bool, now time.Time) []row {
+// rowsOf are the rows of a pipeline. bad has the titles of the problems of pipelines and sinks that stand still.
+func (s *Console) rowsOf(p *admin.PipelineReport, bad map[string]string, now time.Time) []row {
 	state := func(text, key string) (string, string) {
 		switch {
-		case bad[key]:
+		case bad[key] == titleFull:
+			return strings.Replace(text, "sink down", "sink full", 1), "bad"
+		case bad[key] != "":
 			return text, "bad"
 		case text == "sending":
 			return "moving", "good"

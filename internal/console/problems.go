@@ -30,6 +30,8 @@ type problem struct {
 	Others []string
 	// Key finds the problem in the next report if its title changes; such a problem has a page of its own and is never grouped.
 	Key string
+	// Cause finds it, too, if Key is "": a sink that refuses some events is called one thing and another from one second to the next.
+	Cause string
 	// Warning: nothing stands still because of it.
 	Warning bool
 	// Since is when this process saw it first.
@@ -38,7 +40,7 @@ type problem struct {
 
 // key finds the same problem in the next report: what a server says may change each time.
 func (p *problem) key() string {
-	return p.Pipeline + "\x00" + p.Sink + "\x00" + cmp.Or(p.Key, p.Title)
+	return p.Pipeline + "\x00" + p.Sink + "\x00" + cmp.Or(p.Key, p.Cause, p.Title)
 }
 
 // Name is the pipeline, with the sink if it has several.
@@ -87,13 +89,19 @@ func grouped(all []problem) []problem {
 	return groups
 }
 
-const titlePaused = "paused"
+const (
+	titlePaused = "paused"
+	titleFull   = "sink is full"
+)
+
+// removeMany is how to remove a burst of bad events.
+const removeMany = "To remove many (PostgreSQL): pause the pipeline, wait until nothing is leased, move the bad events into a table of your own in one transaction, and resume."
 
 // kindProblem says what the kind of a readiness error, or else its class, means; access and full are kinds of outages of the sink.
 var kindProblem = map[string]struct{ title, alone, do string }{
 	"database": {
 		"database does not work", "The relay tries again every second. Events are safe in their table or at their sink: nothing is lost. What was being sent may be sent again, under the same group_id.",
-		"Check that the database runs, has disk space, and accepts writes, and that user and password are right. A relay reads secrets at its start: restart it after a change.",
+		"Check that the database runs, has disk space, and accepts writes, that user and password are right, and that this host is not overloaded. A relay reads secrets at its start: restart it after a change.",
 	},
 	"sink": {
 		"sink unavailable", "Events wait, none becomes a dead letter. The relay probes the sink about every second and continues when it answers.",
@@ -104,12 +112,16 @@ var kindProblem = map[string]struct{ title, alone, do string }{
 		"Find out whether the token, key or password was changed, has expired, or lost its rights. A relay reads relay.yaml and secrets at its start: correct them, then restart the relay.",
 	},
 	"full": {
-		"sink is full", "Events wait, none becomes a dead letter. The relay tries again every few seconds, and continues when there is space.",
+		titleFull, "Events wait, none becomes a dead letter. The relay tries again every few seconds, and continues when there is space.",
 		"Make space at the sink: raise its limit (maxmemory, the limits of the stream, the disk), or find out why its consumers are behind or stopped.",
 	},
 	"refusing": {
-		"sink refuses what it gets", "One batch at a time is tried, at most every 5 seconds: a fresh one, the newest and the oldest that waits in turn. With the first success everything that waits is due. Events that are refused alone retry.max_attempts times become dead letters.",
-		"Read what the sink says. A wrong key or path looks like this: correct relay.yaml and restart the relay. If the sink accepted others since, these events are bad: a few become dead letters by themselves. To remove many (PostgreSQL): pause the pipeline, wait until nothing is leased, move the bad events into a table of your own in one transaction, and resume.",
+		"sink refuses what it gets", "One batch at a time is tried, at most every 5 seconds: a fresh one, the newest and the oldest that waits in turn. With the first success everything that waits is due, and what was refused for good, as with 400 or 422, becomes dead letters within seconds. Until then only an event that is refused retry.max_attempts times does.",
+		"Read what the sink says. A wrong key or path looks like this: correct relay.yaml and restart the relay. If these events are bad, a few become dead letters by themselves. " + removeMany,
+	},
+	buffer.KindSome: {
+		"sink refuses some events", "The sink accepted others less than a minute ago. Each time it accepts one, events that it refused for good, as with 400 or 422, become dead letters within seconds, whatever retry.max_attempts is. Between two that it accepts, one batch at a time is tried.",
+		"Read what the sink says, and see which topics and errors the dead letters have. Correct what makes these events, or the sink. If it is wrong about them, pause the pipeline: then no more become dead letters. " + removeMany,
 	},
 	"stalled": {
 		"stands still", "The relay keeps trying.",
@@ -136,13 +148,18 @@ var kindProblem = map[string]struct{ title, alone, do string }{
 // problems returns what is wrong, the worst first. Since is not set.
 func problems(s *Console, report *admin.Report) (all []problem) {
 	notReady := map[string]bool{}
+	starting := map[string]bool{}
 	var reasons [][]admin.NotReadyReason
 	databases := map[string]string{} // why those of pipelines do not work
 	for _, p := range s.config.Source.Pipelines() {
 		of := p.NotReady()
 		reasons = append(reasons, of)
 		for i := range of {
-			if of[i].Class == buffer.NotReadyDatabase {
+			switch {
+			case of[i].Kind == buffer.KindStarting: // no fault so far: the first check is under way
+				starting[p.Name] = true
+				notReady[p.Name+"/"+of[i].Sink] = true
+			case of[i].Class == buffer.NotReadyDatabase:
 				databases[p.Name] = s.config.Redact(of[i].Err.Error())
 			}
 		}
@@ -150,10 +167,16 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 	for _, e := range report.Errors {
 		one := kindProblem["database"]
 		notReady[e.Name] = true
+		if starting[e.Name] && databases[e.Name] == "" {
+			continue
+		}
 		all = append(all, problem{Pipeline: e.Name, Title: one.title, Detail: cmp.Or(databases[e.Name], e.Error), Alone: one.alone, Do: one.do}) // the former says more: which file has changed since the start
 	}
 	for _, of := range reasons {
 		for _, n := range of {
+			if n.Kind == buffer.KindStarting {
+				continue
+			}
 			one, ok := kindProblem[n.Kind]
 			switch {
 			case n.Kind != n.Class && ok:
@@ -175,6 +198,10 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 			if n.Class == buffer.NotReadyDatabase || n.Class == buffer.NotReadyStalled {
 				found.Link, found.LinkText = "doctor", "what doctor finds"
 			}
+			found.Cause = causeOf(n.Class)
+			if n.Kind == buffer.KindSome {
+				found.Link, found.LinkText = deadLink(n.Pipeline, n.Sink), "which topics and errors"
+			}
 			all = append(all, found)
 		}
 	}
@@ -191,6 +218,14 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 		return -1
 	})
 	return all
+}
+
+// causeOf is the Cause of a problem with such a class of a reason.
+func causeOf(class string) string {
+	if class == buffer.NotReadyRefusing {
+		return class
+	}
+	return ""
 }
 
 // blockerTitle says what blocks vacuum.
@@ -215,7 +250,7 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 	for _, r := range p.Relays {
 		if r.Running && r.NotReady != "" && !strings.HasPrefix(r.Owner, s.config.Process+"/") && !notReady[p.Name+"/"+r.Sink] {
 			add(problem{
-				Sink: r.Sink, Title: "another relay makes no progress", Detail: process(r.Owner) + ": " + r.NotReady,
+				Sink: r.Sink, Title: "another relay makes no progress", Detail: process(r.Owner) + ": " + r.NotReady, Cause: causeOf(r.NotReadyClass),
 				Alone: "This relay does its work, as far as it can.", Do: "Look at the log of that process.", Warning: true,
 			})
 		}
@@ -245,7 +280,7 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 		}
 		for _, w := range waits {
 			add(problem{
-				Sink: sink, Title: "batches wait for a retry", Detail: w.Text(), Warning: true,
+				Sink: sink, Title: "batches wait for a retry", Detail: w.Text(), Warning: true, Cause: buffer.NotReadyRefusing,
 				Alone: "They are sent again by themselves.", Do: "Read the error: the sink said so, or a program or projection of yours failed.", Link: pipelineLink(p.Name), LinkText: "what waits",
 			})
 			return
