@@ -257,14 +257,29 @@ func (d DeadLetters) NewestDied(ctx context.Context, f buffer.DeadFilter) (time.
 
 // DiedUntil narrows a filter to those that died at a time of [DeadLetters.NewestDied] or earlier.
 func DiedUntil(f buffer.DeadFilter, at time.Time) buffer.DeadFilter {
-	step := time.Microsecond
-	if at.Truncate(time.Millisecond).Equal(at) { // SQLite has no finer times
-		step = time.Millisecond
-	}
-	if before := at.Add(step); f.Before.IsZero() || before.Before(f.Before) {
+	if before := afterDied(at); f.Before.IsZero() || before.Before(f.Before) {
 		f.Before = before
 	}
 	return f
+}
+
+// DiedAfter narrows a filter to those that died later than a time of [DeadLetters.NewestDied]; to none fewer if it is zero.
+func DiedAfter(f buffer.DeadFilter, at time.Time) buffer.DeadFilter {
+	if at.IsZero() {
+		return f
+	}
+	if from := afterDied(at); from.After(f.From) {
+		f.From = from
+	}
+	return f
+}
+
+// afterDied is the first time after one at which something died.
+func afterDied(at time.Time) time.Time {
+	if at.Truncate(time.Millisecond).Equal(at) { // SQLite has no finer times
+		return at.Add(time.Millisecond)
+	}
+	return at.Add(time.Microsecond)
 }
 
 // Notifies reports whether a hook is to be notified of the dead letters of a sink.

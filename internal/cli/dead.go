@@ -138,6 +138,9 @@ type deadLetters struct {
 	pipeline string
 	custom   buffer.CustomTable
 	filter   buffer.DeadFilter
+	// asked: somebody was asked about those that died until then; zero: there were none.
+	asked bool
+	until time.Time
 	// unsendable returns why a replay is of no use: see the function of that name.
 	unsendable func(context.Context) error
 }
@@ -167,7 +170,7 @@ func (a *app) withDeadLetters(c *cobra.Command, cfg *config.Config, f *deadFlags
 		}
 		defer func() { err = errors.Join(err, b.Close()) }()
 		wrong := func(ctx context.Context) error { return admin.Unsendable(ctx, b) }
-		all = append(all, deadLetters{deadLettersOf(p, b), p.Name, p.Source.Custom, filter, wrong})
+		all = append(all, deadLetters{DeadLetters: deadLettersOf(p, b), pipeline: p.Name, custom: p.Source.Custom, filter: filter, unsendable: wrong})
 	}
 	if all, err = withSink(c.Context(), all, f.sink); err != nil {
 		return err
@@ -241,6 +244,23 @@ func (l *deadLetters) countFor(ctx context.Context, act admin.Action) (int64, er
 		err = fmt.Errorf("%s: %w", l.pipeline, err)
 	}
 	return n, err
+}
+
+// countAsked counts the matches that an action would close, of those that are there now: others may die until somebody has answered.
+func (l *deadLetters) countAsked(ctx context.Context, act admin.Action) (int64, error) {
+	newest, cancel := context.WithTimeout(ctx, newestTimeout)
+	defer cancel()
+	at, err := l.NewestDied(newest, l.filter)
+	if err != nil {
+		return 0, fmt.Errorf("%s: %w", l.pipeline, err)
+	}
+	l.asked, l.until = true, at
+	if at.IsZero() {
+		return 0, nil
+	}
+	counted := *l
+	counted.filter = admin.DiedUntil(l.filter, at)
+	return counted.countFor(ctx, act)
 }
 
 // count counts the matches by state.

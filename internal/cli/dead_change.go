@@ -109,7 +109,7 @@ func (a *app) change(ctx context.Context, what change, all []deadLetters, f *dea
 	for _, l := range all {
 		l.filter.ClosedBy, l.filter.ClosedReason = by, f.reason
 		bar := newProgress(a.stderr, what.verb+" "+l.pipeline)
-		changed, err := l.Change(ctx, what.action, l.filter, f.dryRun, bar.set)
+		changed, err := l.change(ctx, what.action, f.dryRun, bar.set)
 		bar.end()
 		changed.Pipeline = l.pipeline
 		changed.CleanReasons(a.redact, false)
@@ -126,6 +126,20 @@ func (a *app) change(ctx context.Context, what change, all []deadLetters, f *dea
 		return err
 	}
 	return a.reportUnchanged(ctx, all, before, results, f.dryRun)
+}
+
+// change changes what matches. What died after somebody was asked stays open, and is counted.
+func (l *deadLetters) change(ctx context.Context, act admin.Action, dryRun bool, progress func(done, total int64)) (changed admin.Changed, err error) {
+	if !l.asked {
+		return l.Change(ctx, act, l.filter, dryRun, progress)
+	}
+	if !l.until.IsZero() {
+		if changed, err = l.Change(ctx, act, admin.DiedUntil(l.filter, l.until), dryRun, progress); err != nil {
+			return changed, err
+		}
+	}
+	changed.DiedMeanwhile, err = l.CountFor(ctx, act, admin.DiedAfter(l.filter, l.until))
+	return changed, err
 }
 
 func (a *app) printChanged(what change, results []admin.Changed) error {
@@ -179,15 +193,16 @@ func operator() string {
 	return name
 }
 
-// confirm asks for confirmation on a terminal.
+// confirm asks for confirmation on a terminal. It sets which dead letters were counted in the question.
 func (a *app) confirm(ctx context.Context, what change, all []deadLetters) error {
 	if !isTerminal(os.Stdin) || !isTerminal(a.stderr) {
 		return nil
 	}
 	var n int64
 	var names []string
-	for _, l := range all {
-		some, err := l.countFor(ctx, what.action)
+	for i := range all {
+		l := &all[i]
+		some, err := l.countAsked(ctx, what.action)
 		if err != nil {
 			return err
 		}
