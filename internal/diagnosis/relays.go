@@ -23,7 +23,7 @@ func relays(ctx context.Context, p *config.Pipeline, b buffer.Buffer, local func
 		r := &notReady[i]
 		bad := ""
 		if r.NotReadyClass == buffer.NotReadyRefusing {
-			bad = "; if the sink accepts other events, these are bad: docs/troubleshooting.md#to-remove-a-burst-of-bad-events"
+			bad = "; if the sink accepts other events, these are bad: to remove many, pause the pipeline and move them into a table of your own (docs/troubleshooting.md#to-remove-a-burst-of-bad-events)"
 		}
 		findings = append(findings, buffer.Finding{
 			Level: buffer.LevelError, Subject: about,
