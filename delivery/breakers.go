@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"slices"
 	"sync"
 	"time"
 )
@@ -201,6 +202,14 @@ func (b *breakers) probesDue(deferred []string) (due []string) {
 		b.recovered(address)
 	}
 	return due
+}
+
+// probes reports whether each address that batches wait for is tried every second or so. One that took events since is not: a batch that fails there again
+// waits until it is due.
+func (b *breakers) probes(deferred []string) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return !time.Now().Before(b.pause) && !slices.ContainsFunc(deferred, func(address string) bool { return b.breaker(address).works })
 }
 
 // allow returns how many batches may be claimed: any number, 1 for a half-open probe, or 0.

@@ -42,6 +42,31 @@ func expectAllowed(t *testing.T, b *workerHarness, want int) {
 	expect(t, "an outage is known", b.Outage() != nil, want != all)
 }
 
+// A batch that fails again after a success at its address is not probed: Probes says so, as status does.
+func TestBreaker_Probes(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		b := newHarness(nil)
+		probes := func(want bool) {
+			t.Helper()
+			expect(t, "the sink is probed", b.Probes([]string{""}), want)
+		}
+		b.fail(t, 2, sink.Unavailable(errDown))
+		probes(true)
+		b.fail(t, 1, nil)
+		probes(false)
+		again := batchOf(1)
+		again.Outages = 1
+		b.answer(sink.Unavailable(errDown))
+		if _, _, err := b.work(t, again); err != nil {
+			t.Fatal(err)
+		}
+		probes(false)
+		b.fail(t, 1, sink.Unavailable(errDown))
+		probes(true)
+	})
+}
+
 func TestBreaker_OpensAfterOutagesInARow(t *testing.T) {
 	t.Parallel()
 	down := sink.Unavailable(errDown)

@@ -445,6 +445,10 @@ func (w *Worker) TakesAll() bool { return w.breakers.outage() == nil && w.refusa
 // time to make one batch due, as a half-open probe.
 func (w *Worker) ProbesDue(deferred []string) []string { return w.breakers.probesDue(deferred) }
 
+// Probes reports whether each of the addresses that batches wait for is tried every second or so. A batch that fails again although others were accepted after
+// its first failure waits until it is due.
+func (w *Worker) Probes(deferred []string) bool { return w.breakers.probes(deferred) }
+
 // Refusal is why the sink is taken to refuse everything; nil if it is not.
 func (w *Worker) Refusal() error { return w.refusals.err() }
 

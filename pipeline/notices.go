@@ -12,6 +12,21 @@ import (
 type notices struct {
 	mu    sync.Mutex
 	texts map[string]string
+	// answers are those of the sink of which events count as delivered.
+	answers []string
+}
+
+func (n *notices) setAnswers(texts []string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.answers = texts
+}
+
+// answersText returns the answers, a line each.
+func (n *notices) answersText() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return strings.Join(n.answers, "\n")
 }
 
 // set replaces the notice of a key. An empty text removes it.

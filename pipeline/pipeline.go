@@ -41,6 +41,8 @@ type Pipeline struct {
 	progress progress
 	notices  notices
 	answers  answers
+	reports  chan chan struct{} // see reporter.requests
+	probes   atomic.Bool        // see reporter.probes
 	// unaccepted is shown with another pipeline, if this is a dead-letter hook's.
 	unaccepted unaccepted
 	recovered  recoveries
@@ -65,7 +67,7 @@ func New(b buffer.Queue, s sink.Sink, c Config) (*Pipeline, error) {
 		config: c, buffer: b, sink: s, pause: pause{log: c.Log},
 		health:  health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting, sinkErr: errStarting},
 		limiter: newLimiter(c), announced: make(chan struct{}, 1), onIdle: func() {},
-		handed: make(chan handed, maxInFlight(c.Workers)), recovered: recoveries{wake: make(chan struct{}, 1)},
+		handed: make(chan handed, maxInFlight(c.Workers)), recovered: recoveries{wake: make(chan struct{}, 1)}, reports: make(chan chan struct{}),
 	}
 	if l, ok := b.(logging); ok {
 		l.SetLog(c.Log)
@@ -165,7 +167,8 @@ func (p *Pipeline) Run(ctx, stop context.Context) error {
 // reporter reports what the pipeline does; that of a dead-letter hook has nobody to report to.
 func (p *Pipeline) reporter() *reporter {
 	to, ok := p.buffer.(buffer.RelayReporter)
-	r := &reporter{to: to, version: p.config.Version, notices: &p.notices, ready: p.ready, outdated: p.config.Outdated, unaccepted: &p.unaccepted, onUnaccepted: p.config.Unaccepted, waiting: p.health.countWaiting, redact: p.config.Redact, log: p.config.Log, written: p.health.reported}
+	r := &reporter{to: to, version: p.config.Version, notices: &p.notices, requests: p.reports, probes: p.probes.Load, ready: p.ready, outdated: p.config.Outdated, unaccepted: &p.unaccepted, onUnaccepted: p.config.Unaccepted, waiting: p.health.countWaiting, redact: p.config.Redact, log: p.config.Log, written: p.health.reported}
+	r.archive, _ = p.buffer.(buffer.ArchiveMemory)
 	if ok {
 		r.progress = &p.progress
 	}

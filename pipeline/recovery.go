@@ -132,7 +132,11 @@ func (p *Pipeline) probe(ctx context.Context, recount func()) {
 		p.config.Log.DebugContext(ctx, "listing the addresses that batches wait for failed", "error", err)
 		return
 	}
-	for _, address := range p.worker.ProbesDue(deferred) {
+	due := p.worker.ProbesDue(deferred)
+	if refuses := p.worker.Refusal() != nil; refuses || len(deferred) > 0 {
+		p.probes.Store(refuses || p.worker.Probes(deferred))
+	}
+	for _, address := range due {
 		p.retryNow(ctx, address, 1, recount)
 	}
 }

@@ -70,6 +70,12 @@ type reporter struct {
 	version  string
 	// notices are what else operators should know.
 	notices *notices
+	// requests has the channels to close when a report is written that began later; nil: none are asked for.
+	requests <-chan chan struct{}
+	// archive remembers where delivered events are copied; nil: another reporter of the buffer asks it.
+	archive buffer.ArchiveMemory
+	// probes reports whether the sink is tried while batches wait for it; nil: nothing is sent.
+	probes func() bool
 	// ready returns why no progress is made, and waiting how many batches wait.
 	ready   func() error
 	waiting func() int
@@ -97,6 +103,10 @@ type reporter struct {
 	// changed is what was outdated at the last tick, and loggedAt when that was logged.
 	changed  string
 	loggedAt time.Time
+	// archiveAt is when archive was asked.
+	archiveAt time.Time
+	// forgotten is the archive of other relays that was logged.
+	forgotten string
 }
 
 // start reports until ctx is done. The function that it returns waits for that and writes that the process stops.
@@ -124,6 +134,7 @@ func (r *reporter) run(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		r.noteOutdated(ctx)
+		r.noteArchive(ctx)
 		report := r.report()
 		r.onUnaccepted(r.unaccepted.read())
 		if r.ticks%ticksPerMinute == 0 && r.ticks > 0 {
@@ -134,17 +145,33 @@ func (r *reporter) run(ctx context.Context) {
 		if due := r.dueAfter(report); time.Since(r.at) >= due-reportTick/2 {
 			r.write(ctx, report)
 		}
+		if !r.wait(ctx, tick.C) {
+			return
+		}
+	}
+}
+
+// wait waits for the next tick, and writes the reports that are asked for meanwhile. It returns false when ctx is done.
+func (r *reporter) wait(ctx context.Context, tick <-chan time.Time) bool {
+	for {
 		select {
 		case <-ctx.Done():
-			return
-		case <-tick.C:
+			return false
+		case <-tick:
+			return true
+		case done := <-r.requests:
+			r.write(ctx, r.report())
+			close(done)
 		}
 	}
 }
 
 // report is the state now.
 func (r *reporter) report() buffer.RelayReport {
-	report := buffer.RelayReport{First: r.first, Version: r.version, LastDelivery: -1, Notice: r.redact(r.notices.text())}
+	report := buffer.RelayReport{First: r.first, Version: r.version, LastDelivery: -1, Notice: r.redact(r.notices.text()), Answers: r.redact(r.notices.answersText())}
+	if r.probes != nil {
+		report.Probes = r.probes()
+	}
 	r.setNotReady(&report)
 	if r.progress == nil {
 		return report

@@ -12,6 +12,7 @@ import (
 
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/sink"
 )
 
 // reports are what a relay has written.
@@ -28,6 +29,37 @@ func (r *reports) ReportRelay(_ context.Context, one buffer.RelayReport) error {
 }
 
 func (r *reports) last() buffer.RelayReport { return r.all[len(r.all)-1] }
+
+// oddSink is a sink with notices.
+type oddSink struct {
+	sink.Sink
+	notices []sink.Notice
+}
+
+func (s *oddSink) Notices() []sink.Notice { return s.notices }
+
+func (s *oddSink) says(passing, settled string) {
+	s.notices = nil
+	if passing != "" {
+		s.notices = append(s.notices, sink.Notice{Text: passing})
+	}
+	if settled != "" {
+		s.notices = append(s.notices, sink.Notice{Text: settled, Settled: true})
+	}
+}
+
+// archiveMemory is that of a buffer without an archive.
+type archiveMemory struct {
+	remembered int
+	forgotten  string
+}
+
+func (m *archiveMemory) RememberArchive(context.Context) error {
+	m.remembered++
+	return nil
+}
+
+func (m *archiveMemory) ForgottenArchive(context.Context) (string, error) { return m.forgotten, nil }
 
 func TestReporter(t *testing.T) {
 	t.Parallel()
@@ -187,6 +219,53 @@ func TestReporter(t *testing.T) {
 		wait(reportChanged)
 		if got := h.to.last().Notice; got != "" {
 			t.Errorf("when nothing is to be noticed the notice is %q", got)
+		}
+	})
+	run("Answers", func(t *testing.T, h *harness) {
+		odd := &oddSink{}
+		p := &Pipeline{sink: odd, reports: make(chan chan struct{}), config: Config{Log: slog.New(slog.DiscardHandler)}}
+		h.notices, h.requests = &p.notices, p.reports
+		stop := h.start(t.Context())
+		wait(2 * time.Second)
+		odd.says("takes halves", "")
+		p.noticeAnswers()
+		before := len(h.to.all)
+		odd.says("takes halves", "answers a page to s3cret")
+		p.noticeAnswers()
+		if last := h.to.last(); len(h.to.all) != before+1 || last.Answers != "the sink answers a page to ***" || last.Notice != "the sink takes halves" {
+			t.Errorf("when the events may be deleted the report is %+v; %d more", last, len(h.to.all)-before)
+		}
+		odd.says("", "answers two pages")
+		p.noticeAnswers()
+		if n := len(h.to.all) - before; n != 1 {
+			t.Errorf("%d reports at once; want the first", n)
+		}
+		wait(reportChanged + reportTick)
+		if last := h.to.last(); last.Answers != "the sink answers two pages" || last.Notice != "" {
+			t.Errorf("later the report is %+v", last)
+		}
+		stop()
+		if last := h.to.last(); !last.Stopped || last.Answers != "the sink answers two pages" {
+			t.Errorf("the last report is %+v", last)
+		}
+	})
+	run("Archive", func(t *testing.T, h *harness) {
+		memory := &archiveMemory{}
+		h.archive = memory
+		defer h.start(t.Context())()
+		wait(10 * time.Second)
+		if last := h.to.last(); memory.remembered != 1 || last.Notice != "" {
+			t.Errorf("remembered %d times, the notice is %q", memory.remembered, last.Notice)
+		}
+		memory.forgotten = "outbox_archive"
+		wait(10 * time.Minute)
+		if last := h.to.last(); !strings.Contains(last.Notice, "copied delivered events to outbox_archive") || strings.Count(h.log.String(), "level=WARN") != 1 {
+			t.Errorf("the notice is %q, the log\n%s", last.Notice, h.log)
+		}
+		memory.forgotten = ""
+		wait(2 * time.Minute)
+		if last := h.to.last(); last.Notice != "" {
+			t.Errorf("when it is off on purpose the notice is %q", last.Notice)
 		}
 	})
 	run("Slow", func(t *testing.T, h *harness) {

@@ -71,7 +71,8 @@ func (r *Router) notReady() error {
 // that is unavailable. A router runs once.
 func (r *Router) Run(ctx context.Context) error {
 	to, _ := r.buffer.(buffer.RelayReporter)
-	defer (&reporter{to: to, version: r.config.Version, notices: &notices{}, ready: r.notReady, outdated: r.config.Outdated, onUnaccepted: r.config.Unaccepted, redact: r.config.Redact, log: r.config.Log, written: r.health.reported}).start(ctx)()
+	archive, _ := r.buffer.(buffer.ArchiveMemory)
+	defer (&reporter{to: to, archive: archive, version: r.config.Version, notices: &notices{}, ready: r.notReady, outdated: r.config.Outdated, onUnaccepted: r.config.Unaccepted, redact: r.config.Redact, log: r.config.Log, written: r.health.reported}).start(ctx)()
 	if !waitReady(ctx, r.config.Log, "database", r.pause.check(r.ready, r.buffer), r.health.buffer) {
 		return nil
 	}

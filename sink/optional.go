@@ -46,8 +46,16 @@ type Informer interface {
 
 // Noticer is a Sink that knows of answers which look wrong, although they decide what happens to events.
 type Noticer interface {
-	// Notices returns a sentence each, until it no longer holds. It is called after each Send, and is cheap.
-	Notices() []string
+	// Notices returns those that hold. It is called after each Send, and is cheap.
+	Notices() []Notice
+}
+
+// Notice is what a sink says of its answers.
+type Notice struct {
+	// Text is the predicate of a sentence about the sink.
+	Text string
+	// Settled reports whether it is about events that count as delivered. They are gone, so operators should learn of it even if the process has ended.
+	Settled bool
 }
 
 // Fencer is a Sink that remembers group_ids.

@@ -7,31 +7,43 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// Notice is what a running relay says of itself besides whether it makes progress.
+// Notice is what a relay says of itself besides whether it makes progress, or of answers of its sink.
 type Notice struct {
 	Relay *buffer.Relay
 	Text  string
 }
 
-// Notices returns the notices of the running relays, each once for a sink. sinks are the names of several configured sinks; nil for a single
-// one.
+// Notices returns the notices of the running relays, and those of answers to events that count as delivered also of the relays that ended: each once for a
+// sink. sinks are the names of several configured sinks; nil for a single one.
 func Notices(relays []buffer.Relay, sinks []string) (all []Notice) {
-	for i := range relays {
-		r := &relays[i]
-		if r.Notice == "" || !serves(r, sinks) {
-			continue
-		}
-		for text := range strings.SplitSeq(r.Notice, "\n") {
-			if !slices.ContainsFunc(all, func(n Notice) bool { return n.Relay.Sink == r.Sink && n.Text == text }) {
+	add := func(r *buffer.Relay, lines string) {
+		for text := range strings.SplitSeq(lines, "\n") {
+			if text != "" && !slices.ContainsFunc(all, func(n Notice) bool { return n.Relay.Sink == r.Sink && n.Text == text }) {
 				all = append(all, Notice{r, text})
 			}
 		}
+	}
+	for i := range relays {
+		r := &relays[i]
+		if !configured(r, sinks) {
+			continue
+		}
+		if r.Runs() {
+			add(r, r.Notice)
+		}
+		add(r, r.Answers)
 	}
 	return all
 }
 
 // String names the relay too.
-func (n Notice) String() string { return RelayName(n.Relay) + ": " + n.Text }
+func (n Notice) String() string {
+	ended := ""
+	if !n.Relay.Runs() {
+		ended = " (ended)"
+	}
+	return RelayName(n.Relay) + ended + ": " + n.Text
+}
 
 // relayNotices are the notices for people.
 func relayNotices(relays []buffer.Relay, sinks []string, redact func(string) string) (texts []string) {
@@ -41,7 +53,10 @@ func relayNotices(relays []buffer.Relay, sinks []string, redact func(string) str
 	return texts
 }
 
-// serves reports whether a relay runs and its sink, if there are several, is configured.
-func serves(r *buffer.Relay, sinks []string) bool {
-	return r.Runs() && (r.Sink == "" || slices.Contains(sinks, r.Sink))
+// configured reports whether a relay's sink, if there are several, is in the configuration.
+func configured(r *buffer.Relay, sinks []string) bool {
+	return r.Sink == "" || slices.Contains(sinks, r.Sink)
 }
+
+// serves reports whether a relay runs and its sink is configured.
+func serves(r *buffer.Relay, sinks []string) bool { return r.Runs() && configured(r, sinks) }

@@ -34,7 +34,7 @@ type RelayReport struct {
 	// NotReadyClass is database, sink, stalled or refusing, as in /readyz, and NotReadySeconds how long it has been so.
 	NotReadyClass   string  `json:"not_ready_class,omitempty"`
 	NotReadySeconds float64 `json:"not_ready_seconds,omitempty"`
-	// Notices are what else operators should know of it, also while it makes progress.
+	// Notices are what else operators should know of it, also while it makes progress. Of one that ended they are answers of the last hour to events that count as delivered.
 	Notices []string `json:"notices,omitempty"`
 }
 
@@ -82,12 +82,14 @@ func relayReports(all []buffer.Relay, redact func(string) string) (reports []Rel
 			Owner: r.Owner, Sink: r.Sink, Version: r.Version, Running: r.Runs(), Stopped: r.Stopped, Delivered: r.Delivered, Dead: r.Dead, Latencies: r.Latencies,
 			SeenSeconds: r.Seen.Round(time.Millisecond).Seconds(), UptimeSeconds: r.Uptime.Round(time.Millisecond).Seconds(),
 		}
+		said := r.Answers
 		if one.Running {
+			said = strings.Trim(r.Notice+"\n"+said, "\n")
 			one.NotReady, one.NotReadyClass = redact(r.NotReady), r.NotReadyClass
 			one.NotReadySeconds = r.NotReadyFor.Round(time.Millisecond).Seconds()
-			if r.Notice != "" {
-				one.Notices = strings.Split(redact(r.Notice), "\n")
-			}
+		}
+		if said != "" {
+			one.Notices = strings.Split(redact(said), "\n")
 		}
 		reports = append(reports, one)
 	}
@@ -206,7 +208,7 @@ func process(owner string) string {
 	return owner
 }
 
-// tries reports whether a relay runs that tries a sink.
+// tries reports whether a relay runs that tries a sink for which batches wait every few seconds.
 func tries(relays []buffer.Relay, sink string) bool {
-	return slices.ContainsFunc(relays, func(r buffer.Relay) bool { return r.Sink == sink && r.Runs() })
+	return slices.ContainsFunc(relays, func(r buffer.Relay) bool { return r.Sink == sink && r.Runs() && r.Probes })
 }

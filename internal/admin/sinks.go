@@ -130,7 +130,7 @@ func batchesState(leased, waiting, delivered, due int64, next time.Duration, wai
 		return "asked to wait " + roughly(next) // it is not probed
 	case !ready:
 		return states[notReady.NotReadyClass] + " " + roughly(notReady.NotReadyFor)
-	case waiting > 0 && due == 0 && leased == 0 && len(waits) > 0 && !slices.ContainsFunc(waits, func(w buffer.Wait) bool { return !w.Early }):
+	case waiting > 0 && due == 0 && leased == 0 && len(waits) > 0 && tries(relays, sink) && !slices.ContainsFunc(waits, func(w buffer.Wait) bool { return !w.Early }):
 		return "trying sink"
 	case waiting > 0 && due == 0 && leased == 0:
 		return "retries in " + Age(next)

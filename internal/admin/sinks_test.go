@@ -28,7 +28,7 @@ func shop(change ...func(*state)) Pipeline {
 		},
 		Relays: []buffer.Relay{
 			{Owner: "web/1/shop", Sink: "stream", RelayReport: buffer.RelayReport{Version: "v1", Delivered: 900, LastMinute: 60, LastDelivery: 2 * time.Second}},
-			{Owner: "web/1/shop", Sink: "crm", RelayReport: buffer.RelayReport{Version: "v1", LastDelivery: -1, NotReady: "sink: 503 with s3cret", NotReadyClass: "sink", NotReadyFor: 200 * time.Second}},
+			{Owner: "web/1/shop", Sink: "crm", RelayReport: buffer.RelayReport{Probes: true, Version: "v1", LastDelivery: -1, NotReady: "sink: 503 with s3cret", NotReadyClass: "sink", NotReadyFor: 200 * time.Second}},
 		},
 	}}
 	for _, c := range change {
@@ -197,9 +197,13 @@ func TestSinkState(t *testing.T) {
 	}
 	early, late := buffer.Wait{Error: "503", Batches: 1, Early: true}, buffer.Wait{Error: "422", Batches: 1}
 	for want, waits := range map[string][]buffer.Wait{"trying sink": {early}, "retries in 4m 0s": {early, late}} {
-		if got := sinkState(&buffer.SinkStatus{Waiting: 2, Next: 4 * time.Minute, Waits: waits}, true, []buffer.Relay{{}}); got != want {
+		if got := sinkState(&buffer.SinkStatus{Waiting: 2, Next: 4 * time.Minute, Waits: waits}, true, []buffer.Relay{{RelayReport: buffer.RelayReport{Probes: true}}}); got != want {
 			t.Errorf("while %+v wait the state is %q, want %q", waits, got, want)
 		}
+	}
+	// A batch that fails again although the sink took others waits until it is due.
+	if got := sinkState(&buffer.SinkStatus{Waiting: 2, Next: 4 * time.Minute, Waits: []buffer.Wait{early}}, true, []buffer.Relay{{}}); got != "retries in 4m 0s" {
+		t.Errorf("while the relay does not probe the sink the state is %q", got)
 	}
 	// What is stuck is a part of the events, or all of them.
 	for ago, want := range map[time.Duration]string{3 * time.Second: "some stuck 1m", 70 * time.Second: "stalled 1m", -1: "stalled 1m"} {

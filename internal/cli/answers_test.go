@@ -66,6 +66,13 @@ func TestRun_AnswersThatLookWrong(t *testing.T) {
 	noticed(errs)
 	r.signal(syscall.SIGTERM)
 	r.exit()
+	noticed(" (ended): " + says) // somebody corrects the URL, and starts the relay again
+	noticed(errs)
+	r2 := start(t, nil, "run", "-c", path)
+	r2.waitForLog("pipeline runs")
+	noticed(says)
+	r2.signal(syscall.SIGTERM)
+	r2.exit()
 	if !strings.Contains(r.stderr.String(), "The events count as delivered: 3 so far, first that with id ") {
 		t.Errorf("the log does not say how many:\n%s", r.stderr.String())
 	}

@@ -1,8 +1,12 @@
 package cli
 
 import (
+	"fmt"
 	"strings"
+	"syscall"
 	"testing"
+
+	"github.com/outboxrelay/relay/internal/testserver"
 )
 
 // TestNotices: what running relays say of themselves is in status and doctor, once for a sink, although they make progress.
@@ -26,6 +30,55 @@ func TestNotices(t *testing.T) {
 		}
 	}
 	do(t, nil, "status", "-c", path, "--json").want(t, 0, `"notices": [`, "")
+}
+
+// TestNotices_Archive: a relay without an archive says that other ones copied what they delivered, until archiving is ended on purpose.
+func TestNotices_Archive(t *testing.T) {
+	t.Parallel()
+	forEachDatabase(t, func(t *testing.T, db *database) {
+		t.Helper()
+		runs := func(archive string) (path string, stop func()) {
+			t.Helper()
+			path = write(t, onePipeline("orders", db.url, "stdout:", archive))
+			do(t, nil, "migrate", "-c", path).want(t, 0, "orders: ", "")
+			r := start(t, nil, "run", "-c", path)
+			r.waitForLog("pipeline runs")
+			return path, func() {
+				r.signal(syscall.SIGTERM)
+				r.exit()
+			}
+		}
+		remembered := func(want int) {
+			t.Helper()
+			testserver.Eventually(t, func() error {
+				if n := db.count("SELECT count(*) FROM outbox_buffers WHERE archive = 'outbox_archive'"); n != want {
+					return fmt.Errorf("%d buffers have an archive; want %d", n, want)
+				}
+				return nil
+			})
+		}
+		const says = "the configuration has no archive, and relays of this table copied delivered events to outbox_archive: what is delivered now is deleted without a copy"
+		_, stop := runs("    archive: {table: outbox_archive}")
+		remembered(1)
+		stop()
+		path, stop := runs("")
+		testserver.Eventually(t, func() error {
+			if r := do(t, nil, "status", "-c", path); !strings.Contains(r.stdout, says) {
+				return fmt.Errorf("status prints\n%s", r.stdout)
+			}
+			return nil
+		})
+		stop()
+		do(t, nil, "doctor", "-c", path).want(t, 0, says, "")
+		path, stop = runs("    archive: {enabled: false}")
+		remembered(0)
+		stop()
+		for _, path := range []string{path, write(t, onePipeline("orders", db.url, "stdout:"))} {
+			if r := do(t, nil, "doctor", "-c", path); strings.Contains(r.stdout, says) {
+				t.Errorf("after archiving was ended doctor prints\n%s", r.stdout)
+			}
+		}
+	})
 }
 
 // TestGone: a relay that was killed is named for an hour.

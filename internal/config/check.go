@@ -107,6 +107,13 @@ func (a *Archive) check(r *reader, _ entry, present entries) {
 	if partition, given := present["partition"]; given && a.Partition != "" && a.Keep == 0 {
 		r.errorf(partition.key, "archive.partition is used without archive.keep, after which partitions are dropped; expected both")
 	}
+	enabled, given := present["enabled"]
+	switch {
+	case a.Off:
+		*a = Archive{Place: a.Place, Off: true}
+	case given && a.Table == "":
+		r.errorf(enabled.key, "archive.enabled is used without archive.table; expected both, or false")
+	}
 }
 
 // archiveName is the archive with its schema, by default the ledger's.

@@ -101,6 +101,8 @@ type Archive struct {
 	Keep time.Duration
 	// Partition is "day" if migrate makes it with a partition a day, otherwise "".
 	Partition string
+	// Off is set if delivered events are no longer copied, on purpose; Table is "" then.
+	Off bool
 }
 
 // Source is where a buffer is.

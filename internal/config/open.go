@@ -360,7 +360,7 @@ func (p *Pipeline) openBuffer(owner string, pools map[string]*postgres.Pool) (bu
 	switch s.Driver {
 	case "postgres":
 		return postgres.Open(postgres.Config{
-			URL: s.URL.Reveal(), Table: s.Table, Schema: s.Schema, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
+			URL: s.URL.Reveal(), Table: s.Table, Schema: s.Schema, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table, ArchiveOff: p.Archive.Off,
 			Ordered: p.ordered(), Claim: buffer.ClaimMode(p.Claim), Wake: p.wake(), Custom: s.Custom,
 			Sinks: p.routes(), Unmatched: buffer.Unmatched(p.Unmatched), SharedRate: p.sharesRate(), Supervisor: s.Supervisor.Policy(),
 			Connections: p.connections(), Pool: pools[s.URL.Reveal()],

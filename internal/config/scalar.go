@@ -248,6 +248,21 @@ func boolean(into *bool) scalar {
 	}}
 }
 
+// inverted is a boolean whose contrary is kept.
+func inverted(into *bool) scalar {
+	var value bool
+	s := boolean(&value)
+	set := s.set
+	s.set = func(in input) error {
+		err := set(in)
+		if err == nil {
+			*into = !value
+		}
+		return err
+	}
+	return s
+}
+
 func duration(into *time.Duration, low, high time.Duration) scalar {
 	what := fmt.Sprintf("a duration from %s to %s (like 30s)", short(low), short(high))
 	return scalar{what: what, kind: asText, unit: "s", shown: showAll, schema: object{"pattern": goDuration}, set: func(in input) error {

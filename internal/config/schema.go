@@ -176,6 +176,9 @@ func (a *Archive) keys() []key {
 	}, {
 		name: "partition", value: choice(&a.Partition, "day"),
 		help: "PostgreSQL, with `keep`: `migrate` makes the table with a partition a day, and relays [drop](running.md#an-archive-with-partitions) whole partitions. A table that exists stays as it is. Default: no partitions.",
+	}, {
+		name: "enabled", value: inverted(&a.Off), def: "true",
+		help: "false: events are no longer copied, [on purpose](running.md#to-end-archiving). Relays with no `archive` at all warn if others, or earlier ones, have one.",
 	}}
 }
 

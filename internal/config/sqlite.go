@@ -15,7 +15,7 @@ var sqliteMissing error
 func (p *Pipeline) openSQLite(owner string) (buffer.Buffer, error) {
 	s := &p.Source
 	return sqlite.Open(sqlite.Config{
-		URL: s.URL.Reveal(), Table: s.Table, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table,
+		URL: s.URL.Reveal(), Table: s.Table, Pipeline: p.Name, Owner: owner, Archive: p.Archive.Table, ArchiveOff: p.Archive.Off,
 		Ordered: p.ordered(), Claim: buffer.ClaimMode(p.Claim), Custom: s.Custom,
 		Sinks: p.routes(), Unmatched: buffer.Unmatched(p.Unmatched), SharedRate: p.sharesRate(),
 	})

@@ -187,16 +187,23 @@ func cleanUp(ctx context.Context, app *application, ids []int64) error {
 	}
 }
 
-// wait waits until the buffer has no more probes or the timeout is over. It returns those that are left.
+// settleWithin is how long a relay has after the timeout to settle what it sends: a batch that waits for a sink that is away is sent every second or so, and
+// meanwhile nothing says why it waits.
+const settleWithin = checkTimeout / 2
+
+// wait waits until the buffer has no more probes or the timeout is over; then, for settleWithin, until none is being sent. It returns those that are left.
 func wait(ctx context.Context, app *application, ids []int64, c Config) ([]leftover, error) {
 	timer := time.NewTimer(c.Timeout)
 	defer timer.Stop()
-	began, idle := time.Now(), true
+	began, idle, over := time.Now(), true, false
 	for {
 		start := time.Now()
 		left, err := app.leftovers(ctx, ids)
 		if err != nil || len(left) == 0 {
 			return nil, err
+		}
+		if over && (time.Since(began) > c.Timeout+settleWithin || !slices.ContainsFunc(left, func(l leftover) bool { return l.state == "leased" })) {
+			return left, nil
 		}
 		idle = idle && len(left) == c.Events && !slices.ContainsFunc(left, func(l leftover) bool { return l.state != "" })
 		if idle && start.Sub(began) >= idleAfter {
@@ -213,7 +220,7 @@ func wait(ctx context.Context, app *application, ids []int64, c Config) ([]lefto
 		select {
 		case <-timer.C:
 			next.Stop()
-			return app.leftovers(ctx, ids)
+			over = true
 		case <-ctx.Done():
 			next.Stop()
 			return nil, ctx.Err()

@@ -58,3 +58,19 @@ type Replayed struct {
 	// Ahead were left out as well: the sequence of the ids has not come to theirs, and may assign them.
 	Ahead int64
 }
+
+// ArchiveMemory is a buffer that remembers to which archive its events were copied. A relay without an archive, after a rollback of the configuration for example,
+// deletes events of which no copy is left.
+type ArchiveMemory interface {
+	// RememberArchive writes down the archive that the buffer was opened with, or that there is none any more if that is on purpose. Otherwise it does
+	// nothing.
+	RememberArchive(ctx context.Context) error
+	// ForgottenArchive returns the archive that is remembered if the buffer was opened without one, not on purpose; "" otherwise.
+	ForgottenArchive(ctx context.Context) (table string, err error)
+}
+
+// ForgottenArchiveText says that a table of delivered events is missing from a configuration.
+func ForgottenArchiveText(table string) (text, fix string) {
+	return "the configuration has no archive, and relays of this table copied delivered events to " + table + ": what is delivered now is deleted without a copy",
+		"archive: {table: " + table + "}, or, if it is on purpose, archive: {enabled: false}"
+}

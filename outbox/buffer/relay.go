@@ -27,6 +27,11 @@ type RelayReport struct {
 	NotReadyFor             time.Duration
 	// Notice is what else operators should know of it, also while it makes progress; a line each.
 	Notice string
+	// Answers are answers of the sink that look wrong, and of which events count as delivered, a line each. They are read for an hour after they changed last, also
+	// of a process that has ended, or that another one of the same name has replaced.
+	Answers string
+	// Probes reports whether it tries the sink, or each address that batches wait for, every second or so. If not, they wait until they are due.
+	Probes bool
 	// Delivered and Dead count the events since the process started, LastMinute those that were delivered in the last minute.
 	Delivered, Dead, LastMinute int64
 	// Latencies are those of the delivered ones, since the process started.

@@ -14,6 +14,7 @@ import (
 var relayCases = []testCase{
 	{name: "relays/a report replaces the last one of the process", run: relaysReplace},
 	{name: "relays/a process that stops does not run", run: relaysStop},
+	{name: "relays/wrong answers outlast the process for an hour", run: relaysAnswers},
 	{name: "relays/a silent process does not run, and is forgotten after a day", run: relaysSilent},
 }
 
@@ -50,7 +51,7 @@ func relaysReplace(t *testing.T, h Harness) {
 	if got := relays(t, f.Buffer); len(got) != 1 || got[0].Version != "v1" || got[0].LastDelivery >= 0 {
 		t.Errorf("relays after the first report: %v; want one of v1 without a delivery", got)
 	}
-	report(t, f.Buffer, buffer.RelayReport{Version: "v2", NotReady: "sink: away", NotReadyClass: "sink", NotReadyFor: time.Hour, Notice: "slow\nodd", Delivered: 1 << 40, Dead: 3, LastMinute: 5, LastDelivery: time.Hour, Latencies: buffer.Latencies{3: 7, 19: 1 << 40}})
+	report(t, f.Buffer, buffer.RelayReport{Version: "v2", NotReady: "sink: away", NotReadyClass: "sink", NotReadyFor: time.Hour, Notice: "slow\nodd", Answers: "pages\nfailures", Probes: true, Delivered: 1 << 40, Dead: 3, LastMinute: 5, LastDelivery: time.Hour, Latencies: buffer.Latencies{3: 7, 19: 1 << 40}})
 	got := relays(t, f.Buffer)
 	if len(got) != 1 {
 		t.Fatalf("relays after the second report: %v", got)
@@ -62,7 +63,7 @@ func relaysReplace(t *testing.T, h Harness) {
 		t.Errorf("it has not been ready for %v, want 1h", ago)
 	}
 	got[0].LastDelivery, got[0].NotReadyFor = 0, 0
-	if diff := cmp.Diff(buffer.Relay{RelayReport: buffer.RelayReport{Version: "v2", NotReady: "sink: away", NotReadyClass: "sink", Notice: "slow\nodd", Delivered: 1 << 40, Dead: 3, LastMinute: 5, Latencies: buffer.Latencies{3: 7, 19: 1 << 40}}}, got[0]); diff != "" {
+	if diff := cmp.Diff(buffer.Relay{RelayReport: buffer.RelayReport{Version: "v2", NotReady: "sink: away", NotReadyClass: "sink", Notice: "slow\nodd", Answers: "pages\nfailures", Probes: true, Delivered: 1 << 40, Dead: 3, LastMinute: 5, Latencies: buffer.Latencies{3: 7, 19: 1 << 40}}}, got[0]); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -81,6 +82,42 @@ func relaysStop(t *testing.T, h Harness) {
 	if got := relays(t, f.Buffer); len(got) != 1 || !got[0].Runs() {
 		t.Errorf("relays after it started again: %v", got)
 	}
+}
+
+// relaysAnswers: what a sink answered to events that are gone is read for an hour after it changed last, also if the process ended, or another one took its name.
+func relaysAnswers(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	answers := func(want string) {
+		t.Helper()
+		got := relays(t, f.Buffer)
+		if len(got) != 1 {
+			t.Fatalf("relays: %v; want one", got)
+		}
+		equal(t, "Answers", got[0].Answers, want)
+	}
+	since := func(ago time.Duration) {
+		f.Exec(t, fmt.Sprintf("UPDATE outbox_relays SET answered_at = '%s'", time.Now().UTC().Add(-ago).Format("2006-01-02T15:04:05.000Z")))
+	}
+	report(t, f.Buffer, buffer.RelayReport{First: true, LastDelivery: -1})
+	answers("")
+	report(t, f.Buffer, buffer.RelayReport{Answers: "a page", LastDelivery: -1})
+	answers("a page")
+	report(t, f.Buffer, buffer.RelayReport{Answers: "two pages", LastDelivery: -1})
+	answers("two pages")
+	report(t, f.Buffer, buffer.RelayReport{Answers: "two pages", Stopped: true, LastDelivery: -1})
+	answers("two pages")
+	report(t, f.Buffer, buffer.RelayReport{First: true, LastDelivery: -1}) // a container has the same host and pid again
+	answers("two pages")
+	report(t, f.Buffer, buffer.RelayReport{Answers: "an error", LastDelivery: -1})
+	answers("two pages\nan error")
+	since(59 * time.Minute)
+	report(t, f.Buffer, buffer.RelayReport{Answers: "an error", LastDelivery: -1}) // it has not changed
+	answers("two pages\nan error")
+	since(61 * time.Minute)
+	answers("")
+	report(t, f.Buffer, buffer.RelayReport{First: true, LastDelivery: -1})
+	report(t, f.Buffer, buffer.RelayReport{Answers: "another page", LastDelivery: -1})
+	answers("another page")
 }
 
 func relaysSilent(t *testing.T, h Harness) {

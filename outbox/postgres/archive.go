@@ -8,7 +8,10 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/archive"
 )
 
-var _ buffer.Archiver = (*Buffer)(nil)
+var (
+	_ buffer.Archiver      = (*Buffer)(nil)
+	_ buffer.ArchiveMemory = (*Buffer)(nil)
+)
 
 // ReplayArchived implements buffer.Archiver.
 func (b *Buffer) ReplayArchived(ctx context.Context, f buffer.ArchiveFilter, dry bool, progress func(buffer.Replayed)) (buffer.Replayed, error) {
@@ -49,4 +52,20 @@ func (b *Buffer) ArchiveSize(ctx context.Context) (buffer.ArchiveSize, error) {
 		}
 		return archive.Size(ctx, b.base, &t.Tables)
 	})
+}
+
+// RememberArchive implements buffer.ArchiveMemory.
+func (b *Buffer) RememberArchive(ctx context.Context) error {
+	if b.config.Archive == "" && !b.config.ArchiveOff {
+		return nil
+	}
+	return b.SetArchive(ctx, b.config.Archive)
+}
+
+// ForgottenArchive implements buffer.ArchiveMemory.
+func (b *Buffer) ForgottenArchive(ctx context.Context) (string, error) {
+	if b.config.Archive != "" || b.config.ArchiveOff {
+		return "", nil
+	}
+	return b.Archive(ctx)
 }

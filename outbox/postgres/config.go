@@ -24,6 +24,8 @@ type Config struct {
 	Owner string
 	// Archive is the table to which delivered events are copied as they are deleted; "" for none.
 	Archive string
+	// ArchiveOff is set if events are not copied any more on purpose: see [buffer.ArchiveMemory].
+	ArchiveOff bool
 	// Claim is how events are claimed; buffer.ClaimAuto if empty.
 	Claim buffer.ClaimMode
 	// Wake is how the relay learns of new events; buffer.WakeAuto if empty.

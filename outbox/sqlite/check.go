@@ -52,7 +52,7 @@ var (
 	}, obsolete: "told_at"}
 	buffersTable = requirement{table: "outbox_buffers", columns: []string{
 		"buffer TEXT", "claim TEXT", "pipeline TEXT", "owned_since TEXT", "routed INTEGER NOT NULL DEFAULT 0", "routes_no INTEGER NOT NULL DEFAULT 0",
-		"paused_at TEXT", "paused_by TEXT", "paused_reason TEXT", "retry_request TEXT", "retry_at TEXT",
+		"paused_at TEXT", "paused_by TEXT", "paused_reason TEXT", "retry_request TEXT", "retry_at TEXT", "archive TEXT",
 	}}
 	sinksTable = requirement{table: "outbox_sinks", columns: []string{
 		"buffer TEXT", "sink TEXT", "match TEXT", "batch_size INTEGER", "hook INTEGER NOT NULL DEFAULT 0", "formerly TEXT",
@@ -62,7 +62,8 @@ var (
 	relaysTable = requirement{table: "outbox_relays", columns: []string{
 		"buffer TEXT", "sink TEXT", "owner TEXT", "version TEXT", "started_at TEXT", "seen_at TEXT", "stopped INTEGER", "not_ready TEXT", "delivered INTEGER", "dead INTEGER",
 		"last_minute INTEGER", "delivered_at TEXT", "not_ready_class TEXT NOT NULL DEFAULT ''", "not_ready_at TEXT", "notice TEXT NOT NULL DEFAULT ''",
-		"latencies TEXT NOT NULL DEFAULT ''",
+		"latencies TEXT NOT NULL DEFAULT ''", "answers TEXT NOT NULL DEFAULT ''", "answers_before TEXT NOT NULL DEFAULT ''", "answered_at TEXT",
+		"probes INTEGER NOT NULL DEFAULT 1",
 	}}
 	ratesTable    = requirement{table: "outbox_rates", columns: []string{"name TEXT", "next_at TEXT"}}
 	versionsTable = requirement{table: "outbox_versions", columns: []string{"buffer TEXT", "event_id INTEGER", "version INTEGER"}}

@@ -30,6 +30,8 @@ type Config struct {
 	Owner string
 	// Archive is the table that delivered events are copied to when they are deleted; "" for none.
 	Archive string
+	// ArchiveOff is set if events are not copied any more on purpose: see [buffer.ArchiveMemory].
+	ArchiveOff bool
 	// Claim is how events are claimed; buffer.ClaimAuto when empty.
 	Claim buffer.ClaimMode
 	// Ordered keeps order by key (`order: key`): no event is claimed while an earlier one of its key

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/outboxrelay/relay/sink"
 )
 
 // noticeFor is how long an answer is remembered.
@@ -62,19 +64,19 @@ func (o *odd) add(r *response, events int, first string) {
 }
 
 // Notices implements sink.Noticer.
-func (s *Sink) Notices() (texts []string) {
+func (s *Sink) Notices() (all []sink.Notice) {
 	o := &s.odd
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, s := range []*seen{&o.pages, &o.failures} {
 		if s.holds() {
-			texts = append(texts, s.text)
+			all = append(all, sink.Notice{Text: s.text, Settled: true})
 		}
 	}
 	if !o.halvedAt.IsZero() && time.Since(o.halvedAt) < noticeFor {
-		texts = append(texts, "answers 422 and no results program says which events failed: the relay halves the batch, and sends its good events again; see docs/http.md#results")
+		all = append(all, sink.Notice{Text: "answers 422 and no results program says which events failed: the relay halves the batch, and sends its good events again; see docs/http.md#results"})
 	}
-	return texts
+	return all
 }
 
 // isPage reports whether a response is an HTML page, as a login form or the start page of a web application is. Many servers call any text, or

@@ -101,7 +101,8 @@ CREATE TABLE IF NOT EXISTS outbox_buffers (
     paused_by  TEXT,
     paused_reason TEXT,
     retry_request TEXT,                      -- the last relay retry: relays end their pauses, once
-    retry_at   TEXT                          -- when
+    retry_at   TEXT,                         -- when
+    archive    TEXT                          -- the archive of the last relay that has one; NULL: none, or archiving was turned off
 );
 INSERT OR IGNORE INTO outbox_buffers (buffer, claim) VALUES ({{.Buffer}}, 'stamp');
 
@@ -137,6 +138,10 @@ CREATE TABLE IF NOT EXISTS outbox_relays (
     not_ready_class TEXT NOT NULL DEFAULT '', -- database, sink, stalled or refusing
     not_ready_at TEXT,                       -- since when
     notice     TEXT NOT NULL DEFAULT '',     -- what else operators should know, a line each
+    answers    TEXT NOT NULL DEFAULT '',     -- answers that look wrong, of which events count as delivered, a line each
+    answers_before TEXT NOT NULL DEFAULT '', -- those that earlier processes of this name had
+    answered_at TEXT,                        -- when answers changed
+    probes     INTEGER NOT NULL DEFAULT 1,   -- 1: it tries the sink that batches wait for every second or so
     delivered  INTEGER NOT NULL,             -- events since it started
     dead       INTEGER NOT NULL,
     last_minute INTEGER NOT NULL,            -- events delivered in the minute before seen_at

@@ -11,21 +11,23 @@ import (
 // The parts that both statements have.
 const (
 	relaysAndHookSQL = `(SELECT 'relay' AS part, row_number() OVER (ORDER BY stopped, seen_at DESC, sink, owner) AS place,
-        sink, owner, version, not_ready, not_ready_class, notice, latencies, stopped, delivered, dead, last_minute,
+        sink, owner, version, not_ready, not_ready_class, notice, latencies,
+        CASE WHEN answered_at > clock_timestamp() - interval '1 hour' THEN concat_ws(E'\n', nullif(answers_before, ''), nullif(answers, '')) ELSE '' END,
+        stopped, probes, delivered, dead, last_minute,
         (extract(epoch FROM clock_timestamp() - seen_at) * 1000000)::bigint, (extract(epoch FROM seen_at - started_at) * 1000000)::bigint,
         coalesce((extract(epoch FROM clock_timestamp() - delivered_at) * 1000000)::bigint, -1),
         coalesce((extract(epoch FROM clock_timestamp() - not_ready_at) * 1000000)::bigint, 0)
  FROM outbox_relays WHERE buffer = $1 ORDER BY place LIMIT $3::bigint)
 UNION ALL
 (SELECT 'hook', row_number() OVER (ORDER BY count(*) DESC, min(due_at)) AS place,
-        '', coalesce(error, ''), '', '', '', '', '', bool_and(address IS NOT NULL), count(*), sum(events)::bigint,
+        '', coalesce(error, ''), '', '', '', '', '', '', bool_and(address IS NOT NULL), false, count(*), sum(events)::bigint,
         (extract(epoch FROM min(due_at) - clock_timestamp()) * 1000000)::bigint,
         (extract(epoch FROM max(due_at) - clock_timestamp()) * 1000000)::bigint, 0, 0, 0
  FROM outbox_batches WHERE buffer = $2 AND isfinite(due_at) AND (state = 'waiting' OR state = 'delivered' AND error IS NOT NULL)
  GROUP BY error ORDER BY place LIMIT $4::bigint)
 `
 
-	pauseSQL = `(SELECT 'pause', 1, '', coalesce(paused_by, ''), coalesce(paused_reason, ''), '', '', '', '', false,
+	pauseSQL = `(SELECT 'pause', 1, '', coalesce(paused_by, ''), coalesce(paused_reason, ''), '', '', '', '', '', false, false,
         (extract(epoch FROM clock_timestamp() - paused_at) * 1000000)::bigint, 0, 0, 0, 0, 0, 0
  FROM outbox_buffers WHERE buffer = $1 AND paused_at IS NOT NULL)
 `
@@ -37,7 +39,7 @@ UNION ALL
 const factsSQL = `
 ` + relaysAndHookSQL + `UNION ALL
 (SELECT 'wait', row_number() OVER (ORDER BY count(*) DESC, min(due_at)) AS place,
-        '', coalesce(error, ''), '', '', '', '', '', bool_and(address IS NOT NULL), count(*), sum(events)::bigint,
+        '', coalesce(error, ''), '', '', '', '', '', '', bool_and(address IS NOT NULL), false, count(*), sum(events)::bigint,
         (extract(epoch FROM min(due_at) - clock_timestamp()) * 1000000)::bigint,
         (extract(epoch FROM max(due_at) - clock_timestamp()) * 1000000)::bigint, 0, 0, 0
  FROM outbox_batches WHERE buffer = $1 AND isfinite(due_at) AND (state = 'waiting' OR state = 'delivered' AND error IS NOT NULL)
@@ -51,7 +53,7 @@ UNION ALL
 // estimate of a claim is its largest row.
 const routedFactsSQL = `
 ` + relaysAndHookSQL + `UNION ALL
-(SELECT 'wait', row_number() OVER (ORDER BY sink, n), sink, error, '', '', '', '', '', early, batches, events, first, last, 0, 0, 0 FROM (
+(SELECT 'wait', row_number() OVER (ORDER BY sink, n), sink, error, '', '', '', '', '', '', early, false, batches, events, first, last, 0, 0, 0 FROM (
    SELECT sink, coalesce(error, '') AS error, count(*) AS batches, sum(events)::bigint AS events,
           (extract(epoch FROM min(due_at) - clock_timestamp()) * 1000000)::bigint AS first,
           (extract(epoch FROM max(due_at) - clock_timestamp()) * 1000000)::bigint AS last, bool_and(address IS NOT NULL) AS early,
@@ -62,7 +64,7 @@ const routedFactsSQL = `
  ) reasons WHERE n <= $4::bigint)
 UNION ALL
 ` + pauseSQL + `UNION ALL
-(SELECT 'pause', 1 + row_number() OVER (ORDER BY sink), sink, coalesce(paused_by, ''), coalesce(paused_reason, ''), '', '', '', '', false,
+(SELECT 'pause', 1 + row_number() OVER (ORDER BY sink), sink, coalesce(paused_by, ''), coalesce(paused_reason, ''), '', '', '', '', '', false, false,
         (extract(epoch FROM clock_timestamp() - paused_at) * 1000000)::bigint, 0, 0, 0, 0, 0, 0
  FROM outbox_sinks WHERE buffer = $1 AND paused_at IS NOT NULL AND dropped_at IS NULL)
 UNION ALL
@@ -76,7 +78,7 @@ UNION ALL
           (SELECT range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')) FROM unnest(b.delivered) id) END) m
    WHERE c.rows > 1 GROUP BY c.claim_id
  )
- SELECT 'pending', 1, '', '', '', '', '', '', '', false,
+ SELECT 'pending', 1, '', '', '', '', '', '', '', '', false, false,
         coalesce((SELECT sum(events) FROM claims WHERE claim_id IS NULL OR rows = 1), 0)::bigint
       + coalesce(CASE WHEN (SELECT sum(events) FROM claims WHERE claim_id IS NOT NULL AND rows > 1) <= $5::bigint THEN
           (SELECT sum(coalesce(upper(ids), 9223372036854775807) - lower(ids) + CASE WHEN upper_inf(ids) THEN 1 ELSE 0 END) FROM shared)
@@ -90,17 +92,17 @@ func (b *Backlog) factsStep(t *ledger.Tables, s *buffer.Status, at map[string]in
 		sql, args = routedFactsSQL, append(args, pg.Int(int64(buffer.PendingExact*len(b.base.Sinks))))
 	}
 	return pg.Step{SQL: t.SQL(sql), Args: args, Row: func(v [][]byte) error {
-		text := func(i int) string { return string(v[1+i]) }  // 1 to 7
-		n := func(i int) int64 { return pg.ReadInt8(v[9+i]) } // 1 to 7
+		text := func(i int) string { return string(v[1+i]) }   // 1 to 8
+		n := func(i int) int64 { return pg.ReadInt8(v[11+i]) } // 1 to 7
 		micros := func(i int) time.Duration { return time.Duration(n(i)) * time.Microsecond }
-		wait := buffer.Wait{Error: text(2), Batches: n(1), Events: n(2), First: micros(3), Last: micros(4), Early: pg.ReadBool(v[9])}
+		wait := buffer.Wait{Error: text(2), Batches: n(1), Events: n(2), First: micros(3), Last: micros(4), Early: pg.ReadBool(v[10])}
 		switch string(v[0]) {
 		case "relay":
 			s.Relays = append(s.Relays, buffer.Relay{
 				Sink: text(1), Owner: text(2), Seen: max(0, micros(4)), Uptime: max(0, micros(5)),
 				RelayReport: buffer.RelayReport{
-					Version: text(3), NotReady: text(4), NotReadyClass: text(5), Notice: text(6), Latencies: buffer.ParseLatencies(text(7)),
-					Stopped: pg.ReadBool(v[9]), Delivered: n(1), Dead: n(2), LastMinute: n(3), LastDelivery: micros(6), NotReadyFor: max(0, micros(7)),
+					Version: text(3), NotReady: text(4), NotReadyClass: text(5), Notice: text(6), Latencies: buffer.ParseLatencies(text(7)), Answers: text(8), Probes: pg.ReadBool(v[11]),
+					Stopped: pg.ReadBool(v[10]), Delivered: n(1), Dead: n(2), LastMinute: n(3), LastDelivery: micros(6), NotReadyFor: max(0, micros(7)),
 				},
 			})
 		case "hook":

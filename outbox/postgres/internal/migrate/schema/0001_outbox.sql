@@ -121,7 +121,8 @@ CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_buffers (
     paused_by  text,
     paused_reason text,
     retry_request text,                       -- the last relay retry: relays end their pauses, once
-    retry_at   timestamptz                    -- when
+    retry_at   timestamptz,                   -- when
+    archive    text                           -- the archive of the last relay that has one; NULL: none, or archiving was turned off
 );
 
 -- The sinks that the events of a buffer are routed to; none for a single one.
@@ -159,6 +160,10 @@ CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_relays (
     not_ready_class text NOT NULL DEFAULT '', -- database, sink, stalled or refusing
     not_ready_at timestamptz,                 -- since when
     notice     text NOT NULL DEFAULT '',      -- what else operators should know, a line each
+    answers    text NOT NULL DEFAULT '',      -- answers that look wrong, of which events count as delivered, a line each
+    answers_before text NOT NULL DEFAULT '',  -- those that earlier processes of this name had
+    answered_at timestamptz,                  -- when answers changed
+    probes     boolean NOT NULL DEFAULT true, -- it tries the sink that batches wait for every second or so
     delivered  bigint NOT NULL,               -- events since it started
     dead       bigint NOT NULL,
     last_minute bigint NOT NULL,              -- events delivered in the minute before seen_at
