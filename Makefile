@@ -69,7 +69,7 @@ chaos: servers ## run ten minutes of kills, restarts and cut connections; CLAIM=
 	$(GO) test ./chaos -run 'TestChaos|TestFault' -count=1 -v -timeout 180m -chaos.for 10m -chaos.claim $(CLAIM) $(CHAOS)
 
 .PHONY: soak
-soak: servers ## run one relay for SOAK (2h) with outages; memory, files, connections and tables must not grow; samples in soak.csv
+soak: servers ## run one relay for SOAK (2h) with outages; memory, files, connections and tables must not grow; samples in soak.csv, a chart in soak.svg
 	$(GO) test ./chaos -run TestSoak -count=1 -v -timeout 0 -soak.for $(SOAK) -soak.csv "$(CURDIR)/soak.csv"
 
 .PHONY: bench

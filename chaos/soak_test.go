@@ -4,6 +4,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -25,7 +26,7 @@ import (
 
 var (
 	soakFor = flag.Duration("soak.for", 10*time.Second, "how long TestSoak runs")
-	soakCSV = flag.String("soak.csv", "", `file for what TestSoak measured; "": none`)
+	soakCSV = flag.String("soak.csv", "", `file for what TestSoak measured, with a chart beside it (.svg); "": none`)
 )
 
 // soakYAML has two sinks, so that events are routed, and is complete with a port and three URLs.
@@ -184,5 +185,6 @@ func writeSamples(samples [][]float64, every time.Duration) error {
 			fmt.Fprintf(&text, ",%.0f", v)
 		}
 	}
-	return os.WriteFile(*soakCSV, []byte(text.String()+"\n"), 0o600)
+	return errors.Join(os.WriteFile(*soakCSV, []byte(text.String()+"\n"), 0o600),
+		os.WriteFile(strings.TrimSuffix(*soakCSV, ".csv")+".svg", []byte(soakChart(samples, every)), 0o600))
 }
