@@ -25,6 +25,8 @@ import (
 	"sync"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/internal/engine"
 )
@@ -39,6 +41,9 @@ type Options struct {
 	Log *slog.Logger
 	// Stdout is where the sink "stdout:" writes; nil means os.Stdout.
 	Stdout io.Writer
+	// TracerProvider makes the OpenTelemetry spans of batches, for example otel.GetTracerProvider(). Nil makes none: the OTEL_ variables of
+	// the environment, which relay run obeys, are the program's. It stays the caller's to shut down, after Close.
+	TracerProvider trace.TracerProvider
 }
 
 // Relay is a relay.yaml that is open. Its methods are safe for concurrent use.
@@ -98,7 +103,7 @@ func Open(path string, o Options) (*Relay, error) {
 	redact := cfg.Redactor()
 	r := &Relay{config: cfg, log: slog.New(redacting{o.Log.Handler(), redact})}
 	r.engine, err = engine.Open(cfg, engine.Config{
-		Stdout: o.Stdout, Log: r.log, Redact: redact,
+		Stdout: o.Stdout, Log: r.log, Redact: redact, TracerProvider: o.TracerProvider,
 		OnShutdown: func(cause error) { r.log.Info("finishing batches in flight", "cause", cause) },
 	})
 	if err != nil {

@@ -27,7 +27,16 @@ const (
 // unsettled is called when the first try has failed. If another worker of this process takes the batch over meanwhile, it knows
 // what was accepted. A batch that the database refuses to settle (*buffer.SettleError) waits: as delivered if any of it was,
 // otherwise it is sent again.
-func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcomes []buffer.Outcome, unsettled func()) error {
+func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcomes []buffer.Outcome, unsettled func()) (err error) {
+	if w.config.Tracer != nil {
+		span := w.config.Tracer.Settle(leaseCtx)
+		defer func() {
+			if err != nil {
+				span.Fail("settle_failed", err.Error())
+			}
+			span.End()
+		}()
+	}
 	for i := range outcomes {
 		if o := &outcomes[i]; o.Error != "" {
 			o.Error = w.config.Redact(o.Error)

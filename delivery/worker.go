@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/outboxrelay/relay/internal/tracing"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -50,6 +51,8 @@ type Config struct {
 	Redact func(text string) string
 	// Log takes one DEBUG line a batch, WARN for a retry, ERROR for a dead letter.
 	Log *slog.Logger
+	// Tracer makes the spans of sends and settles, as children of the span in the context of Work; nil makes none.
+	Tracer *tracing.Tracer
 }
 
 // Worker sends batches and settles them. Safe for concurrent use; one Worker serves all
@@ -178,6 +181,7 @@ func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot Acqu
 	if !a.again {
 		w.log(leaseCtx, l, &a)
 	}
+	w.config.Tracer.Outcomes(leaseCtx, l, a.outcomes)
 	r := Report{Sent: a.took, Answer: a.answer, PassedOver: a.passed, WasRefused: wasRefused}
 	began := time.Now()
 	if err := w.settle(leaseCtx, stop, l, a.outcomes, unsettled); err != nil {
@@ -364,7 +368,7 @@ var errDraining = errors.New("the relay stops")
 // prepareAndSend returns how long the request waited for a rate limit, and what the sink said.
 func (w *Worker) prepareAndSend(ctx context.Context, b *buffer.Batch) (waited time.Duration, err error) {
 	if w.preparer == nil {
-		return 0, w.sink.Send(ctx, b)
+		return 0, w.traceSend(ctx, b, w.sink.Send)
 	}
 	request, err := w.preparer.Prepare(ctx, b)
 	if err != nil {
@@ -378,7 +382,7 @@ func (w *Worker) prepareAndSend(ctx context.Context, b *buffer.Batch) (waited ti
 	waited = time.Since(began)
 	switch {
 	case err == nil:
-		return waited, request.Send(ctx)
+		return waited, w.traceSend(ctx, b, func(ctx context.Context, _ *buffer.Batch) error { return request.Send(ctx) })
 	case errors.Is(context.Cause(acquireCtx), errDraining):
 		return waited, errDraining
 	}

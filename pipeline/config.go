@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/robfig/cron/v3"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/outboxrelay/relay/delivery"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -76,6 +78,23 @@ type Config struct {
 	Unaccepted func(text string, since time.Time)
 	// Log may be nil: slog.Default.
 	Log *slog.Logger
+	// Tracing says how the work is traced; zero: not at all.
+	Tracing Tracing
+}
+
+// Tracing is how a pipeline's work is traced: one OpenTelemetry trace a batch, with spans for its claim, each send and its settle, and
+// links to the traces that its events bring in their header traceparent. The zero Tracing makes no spans, and costs nothing.
+type Tracing struct {
+	// Provider makes the spans, for example otel.GetTracerProvider(); nil: none. It belongs to the caller.
+	Provider trace.TracerProvider
+	// Sink is the name of one of several sinks; may be "".
+	Sink string
+	// System is the messaging.system of the semantic conventions, such as "nats"; "" for a sink that is no messaging system.
+	System string
+	// Destination is where the sink of a messaging system writes; it may contain {topic} and {key}.
+	Destination string
+	// Attributes are added to the span of each send.
+	Attributes []attribute.KeyValue
 }
 
 func (c Config) withDefaults() Config {

@@ -16,6 +16,7 @@ import (
 	"github.com/outboxrelay/relay/claimer"
 	"github.com/outboxrelay/relay/delivery"
 	"github.com/outboxrelay/relay/distributor"
+	"github.com/outboxrelay/relay/internal/tracing"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -47,6 +48,7 @@ type Pipeline struct {
 	unaccepted unaccepted
 	recovered  recoveries
 	limiter    *limiter
+	tracer     *tracing.Tracer // nil: no spans
 
 	// With a router:
 	announced chan struct{}     // it has put a batch into the queue
@@ -72,9 +74,13 @@ func New(b buffer.Queue, s sink.Sink, c Config) (*Pipeline, error) {
 	if l, ok := b.(logging); ok {
 		l.SetLog(c.Log)
 	}
+	p.tracer = tracing.New(tracing.Config{
+		Provider: c.Tracing.Provider, Pipeline: c.Name, Sink: c.Tracing.Sink, System: c.Tracing.System, Destination: c.Tracing.Destination,
+		Attributes: c.Tracing.Attributes, Redact: c.Redact,
+	})
 	p.worker = delivery.NewWorker(s, b, delivery.Config{
 		MaxAttempts: c.MaxAttempts, NeverBury: c.NeverBury, Ordered: c.Ordered, Backoff: c.Backoff, SendTimeout: c.SendTimeout, SendGrace: c.SendGrace,
-		Observer: observer{c.Observer, p}, Redact: c.Redact, Log: c.Log,
+		Observer: observer{c.Observer, p}, Redact: c.Redact, Log: c.Log, Tracer: p.tracer,
 	})
 	return p, nil
 }
@@ -331,6 +337,8 @@ func (p *Pipeline) workOnce(ctx, stop context.Context, c *claimer.Claimer, ticke
 	}
 	leaseCtx, end := c.KeepAlive(stop, l)
 	defer end()
+	leaseCtx, span := p.tracer.Batch(leaseCtx, l, began, began.Add(report.Took))
+	defer span.End()
 	p.read(leaseCtx, c, l)
 	done, err = p.deliver(leaseCtx, stop, l, fresh, acquireSlot, leave)
 	report.PutBack, report.DueIn, report.PassedOver = done.PutBack, done.DueIn, done.PassedOver
@@ -348,6 +356,7 @@ func (p *Pipeline) deliver(
 	leaseCtx, stop context.Context, l *buffer.Lease, fresh claimed, acquireSlot delivery.AcquireSlot, leave func(),
 ) (done delivery.Report, err error) {
 	events := l.Len()
+	p.tracer.Link(leaseCtx, l)
 	done, err = p.worker.Work(leaseCtx, stop, l, acquireSlot, leave)
 	if done.PutBack || p.worker.Paused() {
 		p.recovered.signal()
@@ -364,6 +373,7 @@ func (p *Pipeline) deliver(
 		}
 		return done, err
 	}
+	p.tracer.Fail(leaseCtx, "not_finished", err.Error())
 	p.config.Log.WarnContext(stop, "finishing a batch failed", "group_id", l.GroupID, "error", err)
 	if errors.Is(err, buffer.ErrLeaseLost) || errors.Is(err, sink.ErrFenced) {
 		err = nil // its new owner settles it

@@ -287,7 +287,7 @@ func (p *Pipeline) followRouter(ctx context.Context, recount func()) {
 // handed is a batch that a router has claimed for this pipeline.
 type handed struct {
 	*buffer.Lease
-	began time.Time // when the claim began
+	began, ended time.Time // of the claim
 }
 
 // wants reports whether a router should claim for this pipeline: it is not paused, a worker is free, nothing is due, and the sink takes any number of
@@ -334,7 +334,7 @@ func (p *Pipeline) release(n int) {
 func (p *Pipeline) handOver(l *buffer.Lease, began time.Time) {
 	p.config.Observer.Claimed(l, time.Since(began))
 	p.limiter.weigh(l)
-	p.handed <- handed{l, began}
+	p.handed <- handed{l, began, time.Now()}
 }
 
 // serveRouted is serve for a pipeline with a router.
@@ -387,6 +387,8 @@ func (p *Pipeline) workHanded(ctx, stop context.Context, c *claimer.Claimer, h h
 		return context.Cause(stop)
 	}
 	defer leave()
+	leaseCtx, span := p.tracer.Batch(leaseCtx, h.Lease, h.began, h.ended)
+	defer span.End()
 	_, err := p.deliver(leaseCtx, stop, h.Lease, claimed{limit: p.config.BatchSize, began: h.began, ended: time.Now()}, delivery.AcquireSlot(p.limiter.slots.acquire), leave)
 	return err
 }

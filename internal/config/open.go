@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/outboxrelay/relay/delivery"
@@ -40,6 +41,8 @@ type Process struct {
 	// Observer returns the observer of a sink, by its name, "" for a single one. Observer and Log may be nil.
 	Observer func(sink string) pipeline.Observer
 	Log      *slog.Logger
+	// TracerProvider makes spans; nil: none are made.
+	TracerProvider trace.TracerProvider
 	// pools are those of Config.Open, by URL.
 	pools map[string]*postgres.Pool
 	// pipelines is how many Config.Open opens; 0: one.
@@ -501,6 +504,7 @@ func (p *Pipeline) pipelineConfig(process Process) pipeline.Config {
 		Backoff:     p.backoff(),
 		SendTimeout: p.Sink.sendTimeout(p.Workers), Ordered: p.ordered(),
 		Gate: process.Gate, Version: process.Version, Observer: observer, Redact: p.redaction.text, Outdated: p.outdatedFor(&p.Sink), Log: process.Log,
+		Tracing: p.Sink.tracing(process.TracerProvider, p.SinkName),
 	}
 }
 
@@ -511,6 +515,7 @@ func (p *Pipeline) hookConfig(h configuredHook, process Process) pipeline.Config
 		Name: p.Name, BatchSize: p.BatchSize, MaxWaiting: math.MaxInt, Workers: 1, Lease: p.Lease, NeverBury: true,
 		Backoff: p.backoff(), SendTimeout: h.sink.sendTimeout(1), Gate: process.Gate,
 		Redact: p.redaction.text, Outdated: p.outdatedFor(h.sink), Log: process.Log,
+		Tracing: h.sink.tracing(process.TracerProvider, h.name),
 	}
 	switch {
 	case h.sink.HTTP.Format == binary:

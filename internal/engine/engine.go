@@ -13,6 +13,8 @@ import (
 	"os"
 	"sync"
 
+	"go.opentelemetry.io/otel/trace"
+
 	"github.com/outboxrelay/relay/internal/access"
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/audit"
@@ -40,6 +42,8 @@ type Config struct {
 	Level *slog.LevelVar
 	// ForFile names the configuration file in commands that users can paste; nil changes nothing.
 	ForFile func(text string) string
+	// TracerProvider makes the spans of batches; nil: none are made.
+	TracerProvider trace.TracerProvider
 	// OnShutdown is called once, when nothing more is claimed, with the cause.
 	OnShutdown func(cause error)
 }
@@ -68,7 +72,7 @@ func Open(cfg *config.Config, c Config) (*Engine, error) {
 	e.pipelines, err = cfg.Open(func(name string) config.Process {
 		return config.Process{
 			Owner: fmt.Sprintf("%s/%d/%s", host, os.Getpid(), name), Version: c.Version,
-			Stdout: c.Stdout, Gate: gate, Log: c.Log,
+			Stdout: c.Stdout, Gate: gate, Log: c.Log, TracerProvider: c.TracerProvider,
 			Observer: func(sink string) pipeline.Observer { return metrics.Observer(name, sink) },
 		}
 	})

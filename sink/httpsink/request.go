@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/outboxrelay/relay/internal/tracing"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -113,6 +114,7 @@ func (s *Sink) httpRequest(ctx context.Context, r *request, b *buffer.Batch) (*h
 	if _, configured := req.Header[headerIdempotency]; !configured {
 		req.Header.Set(headerIdempotency, b.GroupID.String())
 	}
+	tracing.Inject(ctx, req.Header)
 	return req, nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"net/http/httptrace"
 	"sync/atomic"
 
+	"github.com/outboxrelay/relay/internal/tracing"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -120,6 +121,7 @@ func (s *Sink) post(ctx context.Context, r *request, b *buffer.Batch, permit per
 	resp, err := noUpgrade{s.transport}.RoundTrip(req)
 	switch {
 	case err == nil:
+		tracing.Answered(ctx, resp.StatusCode)
 		s.observe(resp, permit)
 		return s.readResponse(ctx, resp, r, b, &s.odd)
 	case written.Load() && !errors.Is(ctx.Err(), context.Canceled):

@@ -67,6 +67,12 @@ const (
 	codeDuplicatePending jetstream.ErrorCode = 10158
 )
 
+// isTooLarge reports whether an event was refused for the size of its message.
+func isTooLarge(err error) bool {
+	api, ok := errors.AsType[*jetstream.APIError](err)
+	return errors.Is(err, nats.ErrMaxPayload) || ok && (api.ErrorCode == codeTooLarge || api.ErrorCode == codeHeadersTooLarge)
+}
+
 // classifyAPIError separates outages from rejections. The server's own failures have codes 5xx and 429
 // (stream full or offline, no resources, no leader, JetStream not enabled), rejected events 4xx. Some
 // err_codes do not follow that rule.

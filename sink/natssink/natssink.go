@@ -47,6 +47,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/outboxrelay/relay/internal/tracing"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -122,9 +123,13 @@ func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	for i := range b.Events {
 		subjects[i], results[i] = s.subjectOf(&b.Events[i])
 	}
-	results = s.exchange(ctx, c, b, subjects, results)
+	carrying := tracing.Carry(ctx, b)
+	results = s.exchange(ctx, c, carrying, subjects, results)
+	if carrying != b {
+		s.sendUntraced(ctx, c, b, subjects, results)
+	}
 	if reduced, indexes := reduce(b, results); reduced != nil {
-		s.sendReduced(ctx, c, b, reduced, indexes, subjects, results)
+		s.sendInstead(ctx, c, b, reduced, indexes, subjects, results)
 	}
 	err = combine(subjects, results, s.subject.Fixed())
 	if err != nil && slices.ContainsFunc(results, func(err error) bool { return errors.Is(err, errNoStream) }) {
@@ -151,15 +156,29 @@ func (s *Sink) exchange(ctx context.Context, c *connection, b *buffer.Batch, sub
 	return c.complete(f, s.await(answered, c))
 }
 
-// sendReduced sends the reduced notifications of the dead letters at these indexes, and replaces their results.
-func (s *Sink) sendReduced(ctx context.Context, c *connection, b, reduced *buffer.Batch, indexes []int, subjects []string, results []error) {
+// sendUntraced sends the events that were too large again as they are, and replaces their results: the context of the send may have made
+// them too large.
+func (s *Sink) sendUntraced(ctx context.Context, c *connection, b *buffer.Batch, subjects []string, results []error) {
+	var tooLarge []int
+	for i, err := range results {
+		if isTooLarge(err) {
+			tooLarge = append(tooLarge, i)
+		}
+	}
+	if tooLarge != nil {
+		s.sendInstead(ctx, c, b, b.Part(tooLarge), tooLarge, subjects, results)
+	}
+}
+
+// sendInstead sends others in the place of the events at these indexes, and replaces their results.
+func (s *Sink) sendInstead(ctx context.Context, c *connection, b, others *buffer.Batch, indexes []int, subjects []string, results []error) {
 	own, errs := make([]string, len(indexes)), make([]error, len(indexes))
 	for at, i := range indexes {
 		if own[at] = subjects[i]; own[at] == "" {
 			own[at], errs[at] = s.reducedSubjectOf(&b.Events[i])
 		}
 	}
-	for at, err := range s.exchange(ctx, c, reduced, own, errs) {
+	for at, err := range s.exchange(ctx, c, others, own, errs) {
 		subjects[indexes[at]], results[indexes[at]] = own[at], err
 	}
 }

@@ -41,6 +41,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/outboxrelay/relay/outbox"
+	"github.com/outboxrelay/relay/internal/tracing"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -124,7 +125,7 @@ func (s *Sink) Send(ctx context.Context, b *buffer.Batch) error {
 	if parts := split(b); parts != nil {
 		return &sink.SplitError{Groups: parts, TooLarge: true}
 	}
-	calls, rejected := s.calls(ctx, b)
+	calls, rejected := s.calls(ctx, tracing.Carry(ctx, b))
 	if s.cfg.Mode == Asynq && len(rejected) > 0 && len(calls) > 0 {
 		var accepted []int
 		for _, c := range calls {
