@@ -112,7 +112,7 @@ func startProgram(t *testing.T, env []string, name string, args ...string) *rela
 func cleanEnv() []string {
 	var env []string
 	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "RELAY_") && !strings.HasPrefix(v, "PG") {
+		if !strings.HasPrefix(v, "RELAY_") && !strings.HasPrefix(v, "PG") && !strings.HasPrefix(v, "OTEL_") {
 			env = append(env, v)
 		}
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/outboxrelay/relay/internal/engine"
 	"github.com/outboxrelay/relay/internal/memory"
 	"github.com/outboxrelay/relay/internal/repeats"
+	"github.com/outboxrelay/relay/internal/tracing/export"
 )
 
 func (a *app) runCommand() *cobra.Command {
@@ -48,8 +49,11 @@ func (a *app) run(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
+	traces := export.Open(context.Background(), shortVersion(), log)
+	defer traces.Close()
 	e, err := engine.Open(cfg, engine.Config{
 		Version: shortVersion(), Stdout: a.stdout, Log: log, Level: level, Redact: a.redact, ForFile: a.forFile, TLS: certificate,
+		TracerProvider: traces.Provider(),
 		OnShutdown: func(cause error) {
 			log.Info("finishing batches in flight, another signal exits immediately", "cause", cause)
 		},
