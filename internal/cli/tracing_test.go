@@ -15,9 +15,17 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	oteltrace "go.opentelemetry.io/otel/trace"
 	collectorpb "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	commonpb "go.opentelemetry.io/proto/otlp/common/v1"
 	tracepb "go.opentelemetry.io/proto/otlp/trace/v1"
@@ -33,9 +41,15 @@ type collector struct {
 	collectorpb.UnimplementedTraceServiceServer
 
 	mu       sync.Mutex
-	spans    []*tracepb.Span
-	resource map[string]string
-	keys     []string // the headers api-key
+	spans    []exported
+	resource map[string]string // the relay's
+	keys     []string          // its headers api-key
+}
+
+// exported is a span with the name of its service.
+type exported struct {
+	*tracepb.Span
+	service string
 }
 
 func (c *collector) Export(ctx context.Context, r *collectorpb.ExportTraceServiceRequest) (*collectorpb.ExportTraceServiceResponse, error) {
@@ -47,11 +61,15 @@ func (c *collector) Export(ctx context.Context, r *collectorpb.ExportTraceServic
 func (c *collector) add(r *collectorpb.ExportTraceServiceRequest, keys []string) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.keys = keys
 	for _, rs := range r.GetResourceSpans() {
-		c.resource = attributes(rs.GetResource().GetAttributes())
+		resource := attributes(rs.GetResource().GetAttributes())
+		if resource["service.name"] == "relay of shop" {
+			c.resource, c.keys = resource, keys
+		}
 		for _, ss := range rs.GetScopeSpans() {
-			c.spans = append(c.spans, ss.GetSpans()...)
+			for _, span := range ss.GetSpans() {
+				c.spans = append(c.spans, exported{span, resource["service.name"]})
+			}
 		}
 	}
 }
@@ -103,7 +121,7 @@ func startCollector(t *testing.T, protocol string) (c *collector, env []string) 
 	}
 	return c, []string{
 		"OTEL_EXPORTER_OTLP_ENDPOINT=" + url, "OTEL_EXPORTER_OTLP_PROTOCOL=" + protocol, "OTEL_EXPORTER_OTLP_HEADERS=api-key=s3cret%2C1",
-		"OTEL_SERVICE_NAME=shop-relay", "OTEL_RESOURCE_ATTRIBUTES=deployment.environment.name=test",
+		"OTEL_SERVICE_NAME=relay of shop", "OTEL_RESOURCE_ATTRIBUTES=deployment.environment.name=test",
 	}
 }
 
@@ -133,7 +151,7 @@ func (c *collector) of(sink string) (tr trace, err error) {
 	defer c.mu.Unlock()
 	for _, s := range c.spans {
 		if s.GetName() == "relay orders" && attributes(s.GetAttributes())["relay.sink"] == sink {
-			tr.batch = s
+			tr.batch = s.Span
 		}
 	}
 	if tr.batch == nil {
@@ -145,11 +163,11 @@ func (c *collector) of(sink string) (tr trace, err error) {
 		}
 		switch name, _, _ := strings.Cut(s.GetName(), " "); name {
 		case "claim":
-			tr.claim = s
+			tr.claim = s.Span
 		case "send":
-			tr.send = s
+			tr.send = s.Span
 		case "settle":
-			tr.settle = s
+			tr.settle = s.Span
 		}
 	}
 	if tr.claim == nil || tr.send == nil || tr.settle == nil {
@@ -158,17 +176,53 @@ func (c *collector) of(sink string) (tr trace, err error) {
 	return tr, nil
 }
 
+// parentOf is the header that the work of a service continues.
+func (c *collector) parentOf(service string) string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.spans {
+		if s.service == service {
+			return traceparent(&tracepb.Span{TraceId: s.GetTraceId(), SpanId: s.GetParentSpanId()})
+		}
+	}
+	return "nothing"
+}
+
 // traceparent is the header for a span.
 func traceparent(s *tracepb.Span) string {
 	return "00-" + hex.EncodeToString(s.GetTraceId()) + "-" + hex.EncodeToString(s.GetSpanId()) + "-01"
 }
 
-// The trace of an application, in the headers of its event.
-const (
-	appTrace = "0af7651916cd43dd8448eb211c80319c"
-	appSpan  = "b7ad6b7169203331"
-	appLine  = "00-" + appTrace + "-" + appSpan + "-01"
-)
+// program is another program with traces.
+type program struct {
+	provider *sdktrace.TracerProvider
+}
+
+// newProgram returns a program that exports to the collector.
+func newProgram(t *testing.T, c *collector, name string) *program {
+	t.Helper()
+	server := httptest.NewServer(c)
+	t.Cleanup(server.Close)
+	exporter, err := otlptracehttp.New(t.Context(), otlptracehttp.WithEndpointURL(server.URL+"/v1/traces"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &program{sdktrace.NewTracerProvider(sdktrace.WithBatcher(exporter), sdktrace.WithResource(resource.NewSchemaless(attribute.String("service.name", name))))}
+}
+
+func (p *program) end(t *testing.T) {
+	t.Helper()
+	if err := p.provider.Shutdown(context.WithoutCancel(t.Context())); err != nil {
+		t.Error(err)
+	}
+}
+
+// consume does the work of a consumer that got this traceparent.
+func (p *program) consume(name, traceparent string) {
+	ctx := propagation.TraceContext{}.Extract(context.Background(), propagation.MapCarrier{"traceparent": traceparent})
+	_, span := p.provider.Tracer("test").Start(ctx, name, oteltrace.WithSpanKind(oteltrace.SpanKindConsumer))
+	span.End()
+}
 
 // A trace leads from an application's insert through the relay to the consumers of HTTP, NATS and Redis. Events keep the trace that they
 // brought; the others continue that of their send.
@@ -201,8 +255,11 @@ func tracesToConsumers(t *testing.T, protocol string) {
 		header http.Header
 		body   string
 	}
+	c, env := startCollector(t, protocol)
+	crm, mail, search := newProgram(t, c, "crm"), newProgram(t, c, "mail"), newProgram(t, c, "search")
 	requests := make(chan request, 10)
 	api := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		crm.consume("POST /orders", r.Header.Get("traceparent"))
 		body, err := io.ReadAll(r.Body)
 		if err != nil {
 			t.Error(err)
@@ -210,9 +267,6 @@ func tracesToConsumers(t *testing.T, protocol string) {
 		requests <- request{r.Header, string(body)}
 	}))
 	t.Cleanup(api.Close)
-	db.exec(`INSERT INTO outbox_events (topic, key, payload, headers) VALUES
-		('orders', 'a', '{"n":1}', '{"traceparent":"` + appLine + `","tenant":"x"}'), ('orders', 'b', '{"n":2}', NULL)`)
-	c, env := startCollector(t, protocol)
 	path := write(t, `admin: {listen: ""}
 pipelines:
   - name: orders
@@ -224,7 +278,51 @@ pipelines:
 `)
 	do(t, nil, "migrate", "-c", path)
 	r := start(t, env, "run", "-c", path)
+	r.waitForLog("pipeline runs")
+
+	consumed := make(chan error, 2)
+	messages, err := nc.SubscribeSync("orders")
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		m, err := messages.NextMsgWithContext(t.Context())
+		if err == nil {
+			mail.consume("process orders", m.Header.Get("traceparent"))
+		}
+		consumed <- err
+	}()
+	reader := connect(t, redisURL)
+	go func() {
+		read, err := reader.XRead(t.Context(), &redis.XReadArgs{Streams: []string{"orders", "0"}, Count: 1, Block: time.Minute}).Result()
+		if err == nil {
+			headers := map[string]string{}
+			text, _ := read[0].Messages[0].Values["headers"].(string)
+			err = json.Unmarshal([]byte(text), &headers)
+			search.consume("process orders", headers["traceparent"])
+		}
+		consumed <- err
+	}()
+	shop := newProgram(t, c, "shop")
+	tracer := shop.provider.Tracer("test")
+	handling, served := tracer.Start(t.Context(), "POST /orders", oteltrace.WithSpanKind(oteltrace.SpanKindServer))
+	_, creating := tracer.Start(handling, "create orders", oteltrace.WithSpanKind(oteltrace.SpanKindProducer))
+	app := creating.SpanContext()
+	appLine := "00-" + app.TraceID().String() + "-" + app.SpanID().String() + "-01"
+	db.exec(`INSERT INTO outbox_events (topic, key, payload, headers) VALUES
+		('orders', 'a', '{"n":1}', '{"traceparent":"` + appLine + `","tenant":"x"}'), ('orders', 'b', '{"n":2}', NULL)`)
+	creating.End()
+	served.End()
+
 	drained(t, db)
+	for range 2 {
+		if err := <-consumed; err != nil {
+			t.Error(err)
+		}
+	}
+	for _, p := range []*program{shop, crm, mail, search} {
+		p.end(t)
+	}
 	r.signal(syscall.SIGTERM)
 	if code := r.exit(); code != 0 {
 		t.Errorf("exit status %d", code)
@@ -250,7 +348,7 @@ pipelines:
 			}
 		}
 		links := tr.batch.GetLinks()
-		if len(links) != 1 || hex.EncodeToString(links[0].GetTraceId()) != appTrace || hex.EncodeToString(links[0].GetSpanId()) != appSpan {
+		if len(links) != 1 || traceparent(&tracepb.Span{TraceId: links[0].GetTraceId(), SpanId: links[0].GetSpanId()}) != appLine {
 			t.Errorf("%s: the links are %v", sink, links)
 		}
 		batch := attributes(tr.batch.GetAttributes())
@@ -264,11 +362,22 @@ pipelines:
 			t.Errorf("%s: the status is %v, %v", sink, tr.batch.GetStatus(), tr.send.GetStatus())
 		}
 	}
-	if c.resource["service.name"] != "shop-relay" || c.resource["deployment.environment.name"] != "test" {
+	if c.resource["service.name"] != "relay of shop" || c.resource["deployment.environment.name"] != "test" {
 		t.Errorf("the resource is %v", c.resource)
 	}
 	if !slices.Equal(c.keys, []string{"s3cret,1"}) {
 		t.Errorf("the headers api-key are %q", c.keys)
+	}
+
+	for _, want := range []struct{ service, parent string }{
+		{"crm", traceparent(traces["api"].send)}, {"mail", appLine}, {"search", appLine},
+	} {
+		if got := c.parentOf(want.service); got != want.parent {
+			t.Errorf("the work of %s continues %s, want %s", want.service, got, want.parent)
+		}
+	}
+	if *update && protocol == "grpc" {
+		picture(t, c.spans)
 	}
 
 	got := <-requests
@@ -400,4 +509,3 @@ func TestRun_WrongTraceVariables(t *testing.T) {
 		t.Error("the log says more of traces")
 	}
 }
-

@@ -40,8 +40,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
-	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/internal/tracing"
+	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
