@@ -12,16 +12,16 @@ import (
 )
 
 // picture draws the spans of TestRun_Traces into docs/traces.svg, with -update. Spans of one trace stand together, children below their parents.
-func picture(t *testing.T, spans []exported) {
+func picture(t *testing.T, spans []serviceSpan) {
 	t.Helper()
 	const (
 		width, left, row, top = 960, 330, 22, 34
 		right                 = 70
 	)
-	byStart := func(a, b exported) int { return cmp.Compare(a.GetStartTimeUnixNano(), b.GetStartTimeUnixNano()) }
+	byStart := func(a, b serviceSpan) int { return cmp.Compare(a.GetStartTimeUnixNano(), b.GetStartTimeUnixNano()) }
 	spans = slices.Clone(spans)
 	slices.SortStableFunc(spans, byStart)
-	children, known := map[string][]exported{}, map[string]bool{}
+	children, known := map[string][]serviceSpan{}, map[string]bool{}
 	for _, s := range spans {
 		known[string(s.GetSpanId())] = true
 		children[string(s.GetParentSpanId())] = append(children[string(s.GetParentSpanId())], s)
@@ -38,8 +38,8 @@ func picture(t *testing.T, spans []exported) {
 		rows = map[string]int{}
 		bars strings.Builder
 	)
-	var add func(s exported, depth int)
-	add = func(s exported, depth int) {
+	var add func(s serviceSpan, depth int)
+	add = func(s serviceSpan, depth int) {
 		rows[string(s.GetSpanId())] = y
 		name := s.GetName()
 		if sink := attributes(s.GetAttributes())["relay.sink"]; sink != "" && depth == 0 {

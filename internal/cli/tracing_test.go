@@ -41,13 +41,13 @@ type collector struct {
 	collectorpb.UnimplementedTraceServiceServer
 
 	mu       sync.Mutex
-	spans    []exported
+	spans    []serviceSpan
 	resource map[string]string // the relay's
 	keys     []string          // its headers api-key
 }
 
-// exported is a span with the name of its service.
-type exported struct {
+// serviceSpan is a span with the name of its service.
+type serviceSpan struct {
 	*tracepb.Span
 	service string
 }
@@ -68,7 +68,7 @@ func (c *collector) add(r *collectorpb.ExportTraceServiceRequest, keys []string)
 		}
 		for _, ss := range rs.GetScopeSpans() {
 			for _, span := range ss.GetSpans() {
-				c.spans = append(c.spans, exported{span, resource["service.name"]})
+				c.spans = append(c.spans, serviceSpan{span, resource["service.name"]})
 			}
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/go-logr/logr"
 	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/sdk/resource"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
@@ -60,17 +61,17 @@ func Open(ctx context.Context, version string, log *slog.Logger) *Exporter {
 }
 
 func open(ctx context.Context, s Settings, version string) (*sdktrace.TracerProvider, error) {
-	var (
-		client otlptrace.Client
-		err    error
-	)
-	switch {
+	// The exporters' own default is to use TLS with localhost.
+	var client otlptrace.Client
+	switch named := s.Endpoint != ""; {
+	case s.Protocol == protocolGRPC && named:
+		client = otlptracegrpc.NewClient()
 	case s.Protocol == protocolGRPC:
-		client = newGRPC(s)
-	case s.Endpoint == "": // the exporter's own default is https
-		client = otlptracehttp.NewClient(otlptracehttp.WithEndpointURL(s.url()))
-	default:
+		client = otlptracegrpc.NewClient(otlptracegrpc.WithInsecure())
+	case named:
 		client = otlptracehttp.NewClient()
+	default:
+		client = otlptracehttp.NewClient(otlptracehttp.WithInsecure())
 	}
 	exporter, err := otlptrace.New(ctx, client)
 	if err != nil {

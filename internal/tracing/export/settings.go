@@ -116,13 +116,10 @@ func otlpNames(name string) []string {
 var rules = []rule{
 	{otlpNames("ENDPOINT"), wrongURL},
 	{otlpNames("PROTOCOL"), func(v string) string {
-		switch {
-		case v == protocolGRPC && !hasGRPC:
-			return `is "grpc", which this relay was built without (-tags slim); expected http/protobuf, or use the full build`
-		case v != protocolGRPC && v != protocolHTTP:
-			return is(v) + "grpc or http/protobuf"
+		if v == protocolGRPC || v == protocolHTTP {
+			return ""
 		}
-		return ""
+		return is(v) + "grpc or http/protobuf"
 	}},
 	{otlpNames("HEADERS"), func(v string) string { return wrongPairs(v, false) }},
 	{otlpNames("TIMEOUT"), atLeast(1, " of milliseconds")},
