@@ -40,11 +40,17 @@ func (db *database) pipeline(b *testing.B, c postgres.Config, s sink.Sink, event
 // start runs a pipeline until the returned function is called.
 func (db *database) start(b *testing.B, c postgres.Config, s sink.Sink, observer pipeline.Observer) (stop func()) {
 	b.Helper()
+	return db.startTraced(b, c, s, observer, pipeline.Tracing{})
+}
+
+// startTraced is start with spans.
+func (db *database) startTraced(b *testing.B, c postgres.Config, s sink.Sink, observer pipeline.Observer, tracing pipeline.Tracing) (stop func()) {
+	b.Helper()
 	c.URL, c.Pipeline, c.Owner, c.Connections = db.url, orders, "bench", 6
 	buf, err := postgres.Open(c)
 	testkit.NoError(b, err)
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelWarn}))
-	config := pipeline.Config{Name: orders, Observer: observer, Log: log, Poll: true}
+	config := pipeline.Config{Name: orders, Observer: observer, Log: log, Poll: true, Tracing: tracing}
 	if c.Custom.Project == "" { // nothing notifies of a custom table's events
 		config.Listener = buf.Listener(log)
 	}

@@ -16,7 +16,7 @@ func picture(t *testing.T, spans []serviceSpan) {
 	t.Helper()
 	const (
 		width, left, row, top = 960, 330, 22, 34
-		right                 = 70
+		right, label          = 70, 55 // label is the width of a duration
 	)
 	byStart := func(a, b serviceSpan) int { return cmp.Compare(a.GetStartTimeUnixNano(), b.GetStartTimeUnixNano()) }
 	spans = slices.Clone(spans)
@@ -49,7 +49,7 @@ func picture(t *testing.T, spans []serviceSpan) {
 		from, to := x(s.GetStartTimeUnixNano()), x(s.GetEndTimeUnixNano())
 		fmt.Fprintf(&bars, `<text x="%d" y="%d"><tspan fill="%s" font-weight="bold">%s</tspan> %s</text>`+"\n", 12+16*depth, y+15, colours[s.service], html.EscapeString(s.service), html.EscapeString(name))
 		fmt.Fprintf(&bars, `<rect x="%.1f" y="%d" width="%.1f" height="12" rx="2" fill="%s"/>`+"\n", from, y+5, max(2, to-from), colours[s.service])
-		fmt.Fprintf(&bars, `<text x="%.1f" y="%d" fill="#57606a" font-size="11">%.1f ms</text>`+"\n", max(from+2, to)+5, y+15, took.Seconds()*1000)
+		fmt.Fprintf(&bars, `<text x="%.1f" y="%d" fill="#57606a" font-size="11">%s</text>`+"\n", max(from+2, to)+5, y+15, strings.Replace(fmt.Sprintf("%.1f ms", took.Seconds()*1000), "0.0 ms", "&lt; 0.1 ms", 1))
 		y += row
 		for _, child := range children[string(s.GetSpanId())] {
 			add(child, depth+1)
@@ -67,13 +67,14 @@ func picture(t *testing.T, spans []serviceSpan) {
 	var links strings.Builder
 	for _, s := range spans {
 		for _, l := range s.GetLinks() {
-			to, ok := rows[string(l.GetSpanId())]
-			if !ok {
-				t.Errorf("a link of %s leads nowhere", s.GetName())
+			linked := slices.IndexFunc(spans, func(other serviceSpan) bool { return string(other.GetSpanId()) == string(l.GetSpanId()) })
+			if linked < 0 {
+				t.Fatalf("a link of %s leads nowhere", s.GetName())
 			}
-			from := rows[string(s.GetSpanId())]
+			from, to := rows[string(s.GetSpanId())]+11, rows[string(l.GetSpanId())]+11
+			at, end := x(s.GetStartTimeUnixNano()), x(spans[linked].GetEndTimeUnixNano())+label
 			fmt.Fprintf(&links, `<path d="M %.1f %d C %.1f %d, %.1f %d, %.1f %d" fill="none" stroke="#57606a" stroke-dasharray="4 3" marker-end="url(#arrow)"/>`+"\n",
-				x(s.GetStartTimeUnixNano()), from+11, x(s.GetStartTimeUnixNano())-40, from+11, x(s.GetStartTimeUnixNano())-40, to+17, x(s.GetStartTimeUnixNano()), to+19)
+				at, from, at-60, from, at-30, to, end, to)
 		}
 	}
 	height := y + 34

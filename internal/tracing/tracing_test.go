@@ -135,7 +135,7 @@ func TestTracer_Spans(t *testing.T) {
 		}
 		for _, a := range s.Attributes() {
 			if a.Key != "relay.group_id" {
-				one.attributes += fmt.Sprintf("%s=%s ", a.Key, a.Value.Emit())
+				one.attributes += fmt.Sprintf("%s=%s ", a.Key, a.Value.String())
 			}
 		}
 		got = append(got, one)
