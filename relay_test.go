@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -12,6 +13,9 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/outboxrelay/relay"
 	"github.com/outboxrelay/relay/internal/testkit"
@@ -98,6 +102,26 @@ func TestRun(t *testing.T) {
 	if text := log.String(); !strings.Contains(text, `msg="finishing batches in flight"`) || !strings.Contains(text, "pipeline=orders") {
 		t.Errorf("the log is %s", text)
 	}
+}
+
+// The spans of batches go to the program's provider, and nowhere without one.
+func TestRun_TracerProvider(t *testing.T) {
+	t.Parallel()
+	spans := tracetest.NewSpanRecorder()
+	provider := sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(spans))
+	stop := start(t, open(t, "stdout:", "2m", relay.Options{Stdout: io.Discard, TracerProvider: provider}))
+	testkit.Eventually(t, func() error {
+		var names []string
+		for _, s := range spans.Ended() {
+			names = append(names, s.Name())
+		}
+		if got := strings.Join(names, ", "); got != "claim, send orders, settle, relay orders" {
+			return fmt.Errorf("the spans are %s", got)
+		}
+		return nil
+	})
+	testkit.NoError(t, stop())
+	testkit.NoError(t, provider.Shutdown(t.Context()))
 }
 
 // TestRun_ShutdownTimeout: a Send that does not end by itself is cut off. Close waits for Run.
