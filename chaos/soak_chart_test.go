@@ -4,6 +4,7 @@ package chaos
 
 import (
 	"encoding/xml"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -58,7 +59,7 @@ func TestSoakChart(t *testing.T) {
 	lines, text := 0, ""
 	for {
 		token, err := d.Token()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			break
 		}
 		testkit.NoError(t, err)
