@@ -65,8 +65,6 @@ type refusal struct {
 	held bool
 	// alone: its event was, or each of its events was named.
 	alone bool
-	// again counts how often its event was refused alone once more, after a success.
-	again int
 	// sibling is the other half of the batch that was halved; lastLeft: it was accepted, so the bad event is in this one.
 	sibling  uuid.UUID
 	lastLeft bool
@@ -76,8 +74,6 @@ type refusal struct {
 }
 
 const (
-	// maxAgain is how often an event that was refused alone waits for another success when it is refused after one. Then it is buried.
-	maxAgain = 2
 	// pathLost is how long the search waits for the batch to be halved, which an outage or another process may keep.
 	pathLost = 15 * time.Second
 	// acceptedLately: a sink that accepted an event since then is not said to refuse every event. That its key expired is not excluded.
@@ -144,15 +140,8 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 	alone := n == 1 || named
 	d.search.refused(before.rootOf(l), n)
 	// Not the sibling of a bad event: the sink may have changed its mind while the batch was halved.
-	accepted := known && !d.acceptedAt.Before(before.at)
-	if before.lastLeft || accepted && !alone {
+	if before.lastLeft || known && !d.acceptedAt.Before(before.at) && (!alone || before.alone) {
 		return true, false, false
-	}
-	if accepted && before.alone { // it was doubted, and the sink may refuse everything once more
-		if before.again++; before.again > maxAgain || d.onlySuspect(l.GroupID) {
-			return true, false, false
-		}
-		d.batches[l.GroupID] = before
 	}
 	if d.row++; d.row == 1 {
 		d.rowSince, d.rowOf = now, before.rootOf(l)
@@ -179,8 +168,8 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 	if d.path == l.GroupID {
 		d.pathAt = now
 	}
-	// One that was held and is refused again, without a success between, had time enough to see one.
-	if !d.refusing && (before.held && !accepted && d.row > 1 || d.alone && d.row >= d.enough) {
+	// One that was held and is refused again had time enough to see a success.
+	if !d.refusing && (before.held && d.row > 1 || d.alone && d.row >= d.enough) {
 		d.refusing, d.since, began = true, now, true
 	}
 	if every := d.several && d.events.many(); d.refusing && every && !d.saidEvery {
@@ -190,16 +179,6 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 		d.tries.refused(now)
 	}
 	return false, hold, began
-}
-
-// onlySuspect reports whether no other event waits that was refused alone. A moment in which the sink refuses everything meets several.
-func (d *refusals) onlySuspect(groupID uuid.UUID) bool {
-	for id, one := range d.batches {
-		if id != groupID && one.held && one.alone {
-			return false
-		}
-	}
-	return true
 }
 
 // paused reports whether one batch at a time is tried: the sink refuses everything, or so it seems and the
@@ -245,7 +224,7 @@ func (d *refusals) remember(l *buffer.Lease, r *result, outcomes []buffer.Outcom
 		switch {
 		case o.Verdict != buffer.Retry:
 		case isHeld(o):
-			part := refusal{at: now, root: root, held: true, alone: l.Len() == 1 || r.each != nil || r.split != nil, again: was.again}
+			part := refusal{at: now, root: root, held: true, alone: l.Len() == 1 || r.each != nil || r.split != nil}
 			if o.GroupID != l.GroupID && !began.Before(d.doubtedAt) {
 				part.answer, part.sum = r.of(l, o.IDs), sumOf(l, o.IDs)
 			}

@@ -24,20 +24,6 @@ var deadLetterMutants = []mutant{
 		pkg:  "./delivery", test: "TestRefusal$/OfABlipDuringASearch",
 	},
 	{
-		name: "the second of two blips buries what the first one met",
-		file: "delivery/refusals.go",
-		old:  "if before.again++; before.again > maxAgain ||",
-		new:  "if before.again++; before.again > 0 ||",
-		pkg:  "./delivery", test: "TestRefusal$/OfTwoBlipsDuringASearch",
-	},
-	{
-		name: "a single bad event waits for a second success",
-		file: "delivery/refusals.go",
-		old:  "before.again > maxAgain || d.onlySuspect(l.GroupID) {",
-		new:  "before.again > maxAgain {",
-		pkg:  "./pipeline", test: "TestRefusingSink_LetsAGoodEventPass",
-	},
-	{
 		name: "what a search meets is held",
 		file: "delivery/refusals.go",
 		old:  "case l.Searched:",
@@ -159,8 +145,8 @@ var deadLetterMutants = []mutant{
 	{
 		name: "a success between two halves buries the second",
 		file: "delivery/refusals.go",
-		old:  "if before.lastLeft || accepted && !alone {",
-		new:  "if before.lastLeft || accepted {",
+		old:  "!d.acceptedAt.Before(before.at) && (!alone || before.alone) {",
+		new:  "!d.acceptedAt.Before(before.at) {",
 		pkg:  "./delivery", test: "TestRefusal$",
 	},
 	{
