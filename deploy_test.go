@@ -188,7 +188,7 @@ func testKubernetes(t *testing.T, programs string) {
 		"relay-secrets": "DATABASE_URL=" + server.as(t, "outbox_relay"),
 		"relay-owner":   "DATABASE_URL=" + server.as(t, "outbox_owner"),
 	}
-	job, pod := readManifest(t, "deploy/kubernetes/migrate.yaml"), readManifest(t, "deploy/kubernetes/sidecar.yaml")
+	job, pod := readManifest(t, "deploy/kubernetes/components/migrate/migrate.yaml"), readManifest(t, "deploy/kubernetes/sidecar.yaml")
 	in := func(c container) *terminal {
 		term := newTerminal(t, programs, "RELAY_CONFIG=relay.yaml")
 		term.write("relay.yaml", oneRelay("${DATABASE_URL}"))
@@ -200,9 +200,14 @@ func testKubernetes(t *testing.T, programs string) {
 		}
 		return term
 	}
-	own := readManifest(t, "deploy/kubernetes/deployment.yaml")
+	own := readManifest(t, "deploy/kubernetes/base/deployment.yaml")
 	if diff := cmp.Diff(pod["relay"], own["relay"]); diff != "" {
 		t.Errorf("the relay of deployment.yaml differs from the sidecar (-sidecar +deployment):\n%s", diff)
+	}
+	term := in(pod["relay"])
+	term.env = append(term.env, "RELAY_ADMIN_TOKEN=token")
+	for _, path := range []string{"base/relay.yaml", "overlays/example/relay.yaml"} {
+		term.must("relay check " + absolute(t, "deploy/kubernetes/"+path))
 	}
 	in(job["migrate"]).must("relay " + strings.Join(job["migrate"].Args, " "))
 	in(job["grants"]).must(strings.ReplaceAll(job["grants"].Command[2], "/sql/", absolute(t, "deploy/postgres")+"/"))

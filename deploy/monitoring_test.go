@@ -109,7 +109,7 @@ pipelines:
     dead_letter: {hook: {url: "%[6]s/hook"}}
 `
 
-// A real Prometheus scrapes a real relay. Its metrics are clean, every query of the dashboard has data, and alerts fire
+// A real Prometheus scrapes a real relay. Its metrics are clean, every query of the dashboard and of the autoscaler has data, and alerts fire
 // in a staged outage.
 func TestMonitoring(t *testing.T) {
 	t.Parallel()
@@ -173,6 +173,10 @@ scrape_configs:
 	}
 
 	d := readDashboard(t)
+	scaler := regexp.MustCompile(`(?m)^ +query: (.+)$`).FindStringSubmatch(read(t, "kubernetes/components/keda/scaledobject.yaml"))
+	if scaler == nil {
+		t.Fatal("the ScaledObject has no query")
+	}
 	testkit.Eventually(t, func() error {
 		insert()
 		for _, p := range d.Panels {
@@ -182,7 +186,7 @@ scrape_configs:
 				}
 			}
 		}
-		return nil
+		return prometheusHas(t, prometheus.URL, scaler[1])
 	})
 	cleanMetrics(t, port)
 

@@ -11,6 +11,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	autoscalingv2 "k8s.io/api/autoscaling/v2"
 	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -22,9 +23,12 @@ var objects = map[string]func() any{
 	"apps/v1 Deployment":                     func() any { return new(appsv1.Deployment) },
 	"autoscaling/v2 HorizontalPodAutoscaler": func() any { return new(autoscalingv2.HorizontalPodAutoscaler) },
 	"batch/v1 Job":                           func() any { return new(batchv1.Job) },
+	"keda.sh/v1alpha1 ScaledObject":          func() any { return new(scaledObject) },
+	"monitoring.coreos.com/v1 PodMonitor":    func() any { return new(monitoringv1.PodMonitor) },
 	"networking.k8s.io/v1 NetworkPolicy":     func() any { return new(networkingv1.NetworkPolicy) },
 	"policy/v1 PodDisruptionBudget":          func() any { return new(policyv1.PodDisruptionBudget) },
-	"monitoring.coreos.com/v1 PodMonitor":    func() any { return new(monitoringv1.PodMonitor) },
+	"v1 ConfigMap":                           func() any { return new(corev1.ConfigMap) },
+	"v1 Secret":                              func() any { return new(corev1.Secret) },
 }
 
 func main() {
@@ -42,18 +46,27 @@ func check(path string) error {
 		return err
 	}
 	for document := range bytes.SplitSeq(file, []byte("\n---\n")) {
-		var kind metav1.TypeMeta
-		if err := yaml.Unmarshal(document, &kind); err != nil {
-			return err
-		}
-		name := kind.APIVersion + " " + kind.Kind
-		object, ok := objects[name]
-		if !ok {
-			return fmt.Errorf("the object is %q; expected one of those in tools/manifests/main.go", name)
-		}
-		if err := yaml.UnmarshalStrict(document, object()); err != nil {
+		if _, err := decode(document); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// decode returns the object of a document, strictly decoded into its type.
+func decode(document []byte) (any, error) {
+	var kind metav1.TypeMeta
+	if err := yaml.Unmarshal(document, &kind); err != nil {
+		return nil, err
+	}
+	name := kind.APIVersion + " " + kind.Kind
+	newObject, ok := objects[name]
+	if !ok {
+		return nil, fmt.Errorf("the object is %q; expected one of those in tools/manifests/main.go", name)
+	}
+	object := newObject()
+	if err := yaml.UnmarshalStrict(document, object); err != nil {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	return object, nil
 }
