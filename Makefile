@@ -49,7 +49,7 @@ lint: manifests ## run golangci-lint and gofumpt, check the files of deploy/, an
 	$(TOOL) golangci-lint run
 
 .PHONY: manifests
-manifests: ## check the Compose, Kubernetes and systemd files
+manifests: ## check the Compose, Kubernetes, Helm and systemd files
 	@sh deploy/check.sh
 
 .PHONY: fmt

@@ -204,6 +204,9 @@ func testKubernetes(t *testing.T, programs string) {
 	if diff := cmp.Diff(pod["relay"], own["relay"]); diff != "" {
 		t.Errorf("the relay of deployment.yaml differs from the sidecar (-sidecar +deployment):\n%s", diff)
 	}
+	if text := read(t, "deploy/kubernetes/base/relay.yaml"); !strings.Contains(read(t, "docs/running.md"), "```yaml\n"+text+"```\n") {
+		t.Errorf("docs/running.md does not show the relay.yaml of the base:\n%s", text)
+	}
 	term := in(pod["relay"])
 	term.env = append(term.env, "RELAY_ADMIN_TOKEN=token")
 	for _, path := range []string{"base/relay.yaml", "overlays/example/relay.yaml"} {
