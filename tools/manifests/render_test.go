@@ -92,19 +92,20 @@ func kustomize(t *testing.T, path string) set {
 // overlay renders the base with components.
 func overlay(t *testing.T, components ...string) set {
 	t.Helper()
-	// Kustomize wants relative paths, and so the folder of the overlay has the depth of the example.
-	dir, err := os.MkdirTemp(kubernetes+"overlays", "test-")
+	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
-	})
-	text := "resources: [../../base]\ncomponents:\n"
+	root, err := filepath.Abs(kubernetes)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if root, err = filepath.Rel(dir, root); err != nil { // Kustomize refuses absolute paths
+		t.Fatal(err)
+	}
+	text := "resources: [" + root + "/base]\ncomponents:\n"
 	for _, name := range components {
-		text += "  - ../../components/" + name + "\n"
+		text += "  - " + root + "/components/" + name + "\n"
 	}
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
