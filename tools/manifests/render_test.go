@@ -23,6 +23,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"sigs.k8s.io/kustomize/api/krusty"
 	"sigs.k8s.io/kustomize/kyaml/filesys"
 	"sigs.k8s.io/yaml"
@@ -360,7 +361,7 @@ func TestChart_TwoReleases(t *testing.T) {
 func TestChart_Values(t *testing.T) {
 	const config = "  # indented\nadmin: {token: \"${A}\"}\npipelines: []\n"
 	objects, _, notes, err := renderChart(t, "relay", fmt.Sprintf(`
-image: {repository: registry.shop/relay, tag: 1.2.3}
+image: {repository: registry.shop/relay, tag: "1.2.3@sha256:0123"}
 imagePullSecrets: [{name: registry}]
 replicas: 1
 config: %q
@@ -375,12 +376,18 @@ networkPolicy: {egressPorts: [6543, 443], prometheusNamespace: observability}
 	if objects["PodDisruptionBudget relay"] != nil {
 		t.Error("one relay has a PodDisruptionBudget, which holds up a drain for ever")
 	}
-	pod := &objects["Deployment relay"].(*appsv1.Deployment).Spec.Template.Spec
+	template := &objects["Deployment relay"].(*appsv1.Deployment).Spec.Template
+	for key, value := range template.Labels {
+		if wrong := validation.IsValidLabelValue(value); len(wrong) > 0 {
+			t.Errorf("the label %s is %q: %v", key, value, wrong)
+		}
+	}
+	pod := &template.Spec
 	if got := mounted(t, objects, pod)["relay:/etc/relay/relay.yaml"]; got+"\n" != config {
 		t.Errorf("relay.yaml is %q; expected %q", got, config)
 	}
 	c := pod.Containers[0]
-	if c.Image != "registry.shop/relay:1.2.3" || pod.ImagePullSecrets[0].Name != "registry" || c.EnvFrom[0].SecretRef.Name != "mine" || c.Resources.Limits.Memory().String() != "3Gi" {
+	if c.Image != "registry.shop/relay:1.2.3@sha256:0123" || pod.ImagePullSecrets[0].Name != "registry" || c.EnvFrom[0].SecretRef.Name != "mine" || c.Resources.Limits.Memory().String() != "3Gi" {
 		t.Errorf("the container is %+v", c)
 	}
 	if want := []corev1.EnvVar{{Name: "GOMEMLIMIT", Value: "800MiB"}, {Name: "OTEL_TRACES_SAMPLER_ARG", Value: "0.01"}}; !slices.Equal(c.Env, want) {
