@@ -2,6 +2,7 @@ package deploy_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -207,6 +208,13 @@ scrape_configs:
 		t.Fatal(err)
 	}
 	fires(map[string]string{"RelayEventsDied": `"pipeline":"contacts","severity":"warning","sink":"crm"`})
+	testkit.Eventually(t, func() error { // a sink that refuses everything, because it got nothing but the bad event, is not in an outage
+		insert()
+		if metrics := get(t, fmt.Sprintf("http://127.0.0.1:%d/metrics", port)); regexp.MustCompile(`(?m)^relay_not_ready\{.*sink="crm".*\} 1$`).MatchString(metrics) {
+			return errors.New("crm is not ready")
+		}
+		return nil
+	})
 	outage.Store(true)
 	insert()
 	fires(map[string]string{
