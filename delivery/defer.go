@@ -49,8 +49,16 @@ func (w *Worker) deferUnavailable(l *buffer.Lease) []buffer.Outcome {
 func passedOver(l *buffer.Lease, wait time.Duration, refusal error) buffer.Outcome {
 	return buffer.Outcome{
 		Verdict: buffer.Retry, GroupID: l.GroupID, Attempts: l.Attempts, Outages: l.Outages, Address: new(string), After: wait,
-		Error: "not sent, because a later batch is tried first: the sink has accepted nothing since this refusal: " + refusal.Error(),
+		Error: "not sent, because another one is tried first: the sink has accepted nothing since this refusal: " + refusal.Error(),
 	}
+}
+
+// tryOne makes a batch of the first event, due at once, and lets the others wait like a batch that is passed over.
+func tryOne(l *buffer.Lease, wait time.Duration, refusal error) []buffer.Outcome {
+	ids := l.IDs()
+	rest := passedOver(l, wait, refusal)
+	rest.IDs, rest.GroupID = ids[1:], buffer.NewGroupID()
+	return []buffer.Outcome{sendNow(l, ids[:1], ""), rest}
 }
 
 // deferParts splits a batch by the unavailable addresses whose sends time out.

@@ -121,6 +121,8 @@ type Report struct {
 	DueIn   time.Duration
 	// PassedOver: it was not sent, because a batch behind it is tried.
 	PassedOver bool
+	// TriesOne: it was not sent, and its first event is a batch now, due at once, which is to be sent next.
+	TriesOne bool
 	// Halved is a batch that the sink refused, and whose parts are due at once; nil: it was not halved. See [Worker.BeginSearch].
 	Halved *Halved
 	// WasRefused: so it, or a batch that it was a part of, was before, by an answer that this worker got.
@@ -137,6 +139,7 @@ type attempt struct {
 	deferred bool // not sent, because its address or the sink is unavailable
 	unsent   bool // not sent, so nothing is known of a suspect
 	passed   bool // not sent, because a batch behind it is tried
+	tried    bool // not sent, because its first event is tried alone
 	deletes  bool // what was delivered is deleted after this
 	again    bool // decided before, and refused by the database
 	sent     bool // or tried to be
@@ -182,7 +185,7 @@ func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot Acqu
 		w.log(leaseCtx, l, &a)
 	}
 	w.config.Tracer.Outcomes(leaseCtx, l, a.outcomes)
-	r := Report{Sent: a.took, Answer: a.answer, PassedOver: a.passed, WasRefused: wasRefused}
+	r := Report{Sent: a.took, Answer: a.answer, PassedOver: a.passed, TriesOne: a.tried, WasRefused: wasRefused}
 	began := time.Now()
 	if err := w.settle(leaseCtx, stop, l, a.outcomes, unsettled); err != nil {
 		if errors.Is(err, buffer.ErrLocked) {
@@ -276,6 +279,9 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 		outcomes := w.policy.decide(&was, *r)
 		w.refusals.remember(l, r, outcomes, time.Now())
 		return attempt{outcomes: outcomes, unsent: true}, nil
+	}
+	if !w.policy.ordered && w.refusals.triesOne(l) {
+		return attempt{outcomes: w.policy.carryAttempts(l, tryOne(l, w.refusals.pause(), w.Refusal())), deferred: true, unsent: true, tried: true}, nil
 	}
 	w.refusals.sending(l.GroupID, true)
 	r, began, ok := w.send(ctx, l)

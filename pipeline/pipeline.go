@@ -260,6 +260,9 @@ func (p *Pipeline) read(ctx context.Context, c *claimer.Claimer, l *buffer.Lease
 // is about a batch that was not settled and has no other owner yet, or that a stop cut off. ctx ends when the ticket must not be used any more.
 func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket distributor.Ticket) (distributor.Report, error) {
 	report, done, err := p.workOnce(ctx, stop, c, ticket)
+	if err == nil && done.TriesOne {
+		_, done, err = p.workOnce(ctx, stop, c, distributor.Ticket{Due: true, Newest: true, BatchSize: ticket.BatchSize})
+	}
 	if err != nil || done.Halved == nil || !p.worker.BeginSearch(done.Halved) {
 		return report, err
 	}

@@ -131,6 +131,31 @@ func TestPoisonEvents_InEachBatch(t *testing.T) {
 	}
 }
 
+// Single bad events come first, so that the sink seems to refuse everything; then each batch has bad ones, and none can be accepted as a whole. A single event
+// is tried, and the search goes on.
+func TestPoisonEvents_InEachBatchAfterSingleOnes(t *testing.T) {
+	t.Parallel()
+	const single, events, batch = 4, 1000, 100
+	d, r := newDatabase(t), newReceiver(t)
+	to := httpAt(t, r)
+	bad := d.insert(t, "orders", single)
+	isBad := func(id int64) bool { return id <= bad[single-1] || id%20 == 7 }
+	r.answers(func(ids []int64) int {
+		if slices.ContainsFunc(ids, isBad) {
+			return http.StatusBadRequest
+		}
+		return http.StatusOK
+	})
+	p := start(t, d.buffer(t, "relay"), to, func(c *pipeline.Config) { c.BatchSize, c.MaxAttempts = batch, 1000 })
+	expectClass(t, p, "refusing")
+	ids := d.insert(t, "orders", events)
+	d.expectDrained(t)
+	good := slices.DeleteFunc(slices.Clone(ids), isBad)
+	expectOnce(t, to.arrived(t, "orders"), good)
+	dead, _ := d.dead(t)
+	testkit.Equal(t, "dead letters", len(dead), single+events-len(good))
+}
+
 // A sink that answers 400 to everything, as to a wrong key: nothing dies, few requests are made, and readiness says why.
 // When it is set up right, everything arrives.
 func TestRefusingSink_BuriesNothing(t *testing.T) {

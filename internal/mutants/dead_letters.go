@@ -24,6 +24,13 @@ var deadLetterMutants = []mutant{
 		pkg:  "./delivery", test: "TestRefusal$/OfABlipDuringASearch",
 	},
 	{
+		name: "a batch is tried as a whole while the sink seems to refuse everything",
+		file: "delivery/worker.go",
+		old:  "if !w.policy.ordered && w.refusals.triesOne(l) {",
+		new:  "if w.policy.ordered && w.refusals.triesOne(l) {",
+		pkg:  "./pipeline", test: "TestPoisonEvents_InEachBatchAfterSingleOnes",
+	},
+	{
 		name: "what a search meets is held",
 		file: "delivery/refusals.go",
 		old:  "case l.Searched:",
