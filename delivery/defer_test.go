@@ -152,7 +152,6 @@ func TestAddressBreaker_SendsOneProbeAndDefersTheRest(t *testing.T) {
 	})
 }
 
-// A time-out and a 5xx say of the address only if the sink as such is there.
 // TestDefer_SaysWhy: what waits unsent says what the address answered, and so does the worker, until something is delivered.
 func TestDefer_SaysWhy(t *testing.T) {
 	t.Parallel()
@@ -176,6 +175,7 @@ func TestDefer_SaysWhy(t *testing.T) {
 	}
 }
 
+// A time-out and a 5xx say of the address only if the sink as such is there.
 func TestRecord_OutageOfAnAddress(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct {

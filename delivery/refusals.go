@@ -361,19 +361,15 @@ func (d *refusals) passesOver(l *buffer.Lease) (wait time.Duration, why error) {
 	return d.tries.pause(), d.last
 }
 
-// triesOne reports whether only one event of the batch is sent: the sink seems to refuse everything, and a batch of many may have a bad event, however well
-// the sink is. A batch that was refused stays as it is.
-func (d *refusals) triesOne(l *buffer.Lease) bool {
+// triesOne returns why only one event of the batch is sent, and for how long the others wait: the sink seems to refuse everything, and a batch of many may have a
+// bad event, however well the sink is. A batch that was refused, or that may have been sent, stays as it is. nil: send it.
+func (d *refusals) triesOne(l *buffer.Lease) (wait time.Duration, why error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.refusing && l.Len() > 1 && l.Attempts == 0 && !maybeSent(l) && l.GroupID != d.path
-}
-
-// pause is the time until the next try.
-func (d *refusals) pause() time.Duration {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.tries.pause()
+	if !d.refusing || l.Len() < 2 || l.Attempts > 0 || l.Outages > 0 || maybeSent(l) || l.GroupID == d.path {
+		return 0, nil
+	}
+	return d.tries.pause(), d.last
 }
 
 // sending tells when the send of a batch begins and ends.

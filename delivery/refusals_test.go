@@ -426,6 +426,27 @@ func TestRefusal(t *testing.T) {
 		}
 	})
 
+	// What may have been sent keeps its group_id: an API would take its events again under another one.
+	run("OfEverythingTriesOneEvent", func(t *testing.T) {
+		l := newLedger(nil, refusesAll)
+		l.put(1)
+		l.put(2)
+		l.drain(t)
+		if l.Refusal() == nil {
+			t.Fatal("the sink is taken to accept events")
+		}
+		for what, change := range map[string]func(*buffer.Lease){
+			"fresh": func(*buffer.Lease) {}, "after an outage": func(b *buffer.Lease) { b.Outages = 1 },
+			"unfinished": func(b *buffer.Lease) { b.UnfinishedLeases = 2 },
+		} {
+			b := leaseOf(buffer.NewGroupID(), []int64{10, 11, 12})
+			change(b)
+			r, err := l.Work(t.Context(), t.Context(), b, nil, nil)
+			expectError(t, err, nil)
+			expect(t, what+": one is tried", r.TriesOne, what == "fresh")
+		}
+	})
+
 	run("OfEverythingEndsASearch", func(t *testing.T) {
 		l := newLedger(nil, refusesAll)
 		l.put(idsFrom(1, 100)...)

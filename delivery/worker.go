@@ -280,8 +280,8 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 		w.refusals.remember(l, r, outcomes, time.Now())
 		return attempt{outcomes: outcomes, unsent: true}, nil
 	}
-	if !w.policy.ordered && w.refusals.triesOne(l) {
-		return attempt{outcomes: w.policy.carryAttempts(l, tryOne(l, w.refusals.pause(), w.Refusal())), deferred: true, unsent: true, tried: true}, nil
+	if wait, err := w.refusals.triesOne(l); err != nil && !w.policy.ordered {
+		return attempt{outcomes: tryOne(l, wait, err), deferred: true, unsent: true, tried: true}, nil
 	}
 	w.refusals.sending(l.GroupID, true)
 	r, began, ok := w.send(ctx, l)

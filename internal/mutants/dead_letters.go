@@ -26,8 +26,8 @@ var deadLetterMutants = []mutant{
 	{
 		name: "a batch is tried as a whole while the sink seems to refuse everything",
 		file: "delivery/worker.go",
-		old:  "if !w.policy.ordered && w.refusals.triesOne(l) {",
-		new:  "if w.policy.ordered && w.refusals.triesOne(l) {",
+		old:  "w.refusals.triesOne(l); err != nil && !w.policy.ordered {",
+		new:  "w.refusals.triesOne(l); err != nil && w.policy.ordered {",
 		pkg:  "./pipeline", test: "TestPoisonEvents_InEachBatchAfterSingleOnes",
 	},
 	{
