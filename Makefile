@@ -74,7 +74,7 @@ soak: servers ## run one relay for SOAK (2h) with outages; memory, files, connec
 
 .PHONY: bench
 bench: servers ## measure the figures of docs/performance.md; BENCH="-scale 0.1" for a quick look
-	$(GO) test -run '^$$' -bench 'Drain|Strategies|Cost|Projection|JQ|Sizes|Traces' -benchtime 3x -v -timeout 60m ./bench $(BENCH)
+	$(GO) test -run '^$$' -bench 'Drain|Strategies|Cost|Projection|JQ|Sizes|Traces|Replay' -benchtime 3x -v -timeout 60m ./bench $(BENCH)
 	$(GO) test -run '^$$' -bench 'Steady|Pinned|TenMillion|Latency|Process|Pipelines|Recovery' -benchtime 1x -v -timeout 30m ./bench $(BENCH)
 
 .PHONY: mutants
