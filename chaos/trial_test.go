@@ -26,6 +26,7 @@ import (
 // sink or a configuration of its own.
 var trials = map[string]func(*trial){
 	"SQLiteTwoProcesses":   (*trial).sqliteTwoProcesses,
+	"MarkedTable":          (*trial).markedTable,
 	"SinksChange":          (*trial).sinksChange,
 	"SlowAnswers":          (*trial).slowAnswers,
 	"StreamMadeAgain":      (*trial).streamMadeAgain,
