@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/relays"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
@@ -102,13 +103,15 @@ func (b *Backlog) factsStep(t *ledger.Tables, s *buffer.Status, at map[string]in
 		wait := buffer.Wait{Error: text(2), Batches: n(1), Events: n(2), First: micros(3), Last: micros(4), Early: pg.ReadBool(v[10])}
 		switch string(v[0]) {
 		case "relay":
-			s.Relays = append(s.Relays, buffer.Relay{
+			r := buffer.Relay{
 				Sink: text(1), Owner: text(2), Seen: max(0, micros(4)), Uptime: max(0, micros(5)),
 				RelayReport: buffer.RelayReport{
-					Version: text(3), NotReady: text(4), NotReadyClass: text(5), Notice: text(6), Latencies: buffer.ParseLatencies(text(7)), Answers: text(8), Probes: pg.ReadBool(v[11]),
+					Version: text(3), NotReady: text(4), Notice: text(6), Latencies: buffer.ParseLatencies(text(7)), Answers: text(8), Probes: pg.ReadBool(v[11]),
 					Stopped: pg.ReadBool(v[10]), Delivered: n(1), Dead: n(2), LastMinute: n(3), LastDelivery: micros(6), NotReadyFor: max(0, micros(7)),
 				},
-			})
+			}
+			relays.ReadClass(&r.RelayReport, text(5))
+			s.Relays = append(s.Relays, r)
 		case "hook":
 			s.HookWaits = append(s.HookWaits, wait)
 		case "wait":
