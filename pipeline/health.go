@@ -59,7 +59,18 @@ func classifyOutage(err error) *NotReady {
 	if errors.Is(err, delivery.ErrAskedToWait) {
 		return &NotReady{class: atSink, kind: buffer.KindAsked, err: err}
 	}
-	return &NotReady{class: atSink, err: err}
+	return &NotReady{class: atSink, kind: sinkKind(err), err: err}
+}
+
+// sinkKind is the kind of an outage of the sink; "" if it is only unavailable.
+func sinkKind(err error) string {
+	switch {
+	case errors.Is(err, sink.ErrAccess):
+		return buffer.KindAccess
+	case errors.Is(err, sink.ErrFull):
+		return buffer.KindFull
+	}
+	return ""
 }
 
 // health is what readiness is decided from.
@@ -285,7 +296,7 @@ func (h *health) ready(now time.Time, outage error) error {
 	case h.dueErr != nil:
 		return &NotReady{class: database, err: h.dueErr}
 	case h.sinkErr != nil:
-		return &NotReady{class: atSink, kind: startingKind(h.sinkErr), err: h.sinkErr}
+		return &NotReady{class: atSink, kind: cmp.Or(startingKind(h.sinkErr), sinkKind(h.sinkErr)), err: h.sinkErr}
 	case h.undelivered >= 2:
 		if outage == nil {
 			outage = errors.New(h.undeliveredErr)

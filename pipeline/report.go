@@ -193,9 +193,9 @@ func (r *reporter) setNotReady(report *buffer.RelayReport) {
 		r.class = ""
 		return
 	}
-	class := ""
+	class, kind := "", ""
 	if why, ok := errors.AsType[*NotReady](err); ok {
-		class = why.class
+		class, kind = why.class, why.kind
 	}
 	now := time.Now()
 	if class != r.class || r.since.IsZero() {
@@ -207,7 +207,7 @@ func (r *reporter) setNotReady(report *buffer.RelayReport) {
 	if class == refusing {
 		r.refused.since, r.refused.last = r.since, now
 	}
-	report.NotReady, report.NotReadyClass, report.NotReadyFor = r.redact(err.Error()), class, time.Since(r.since)
+	report.NotReady, report.NotReadyClass, report.NotReadyKind, report.NotReadyFor = r.redact(err.Error()), class, kind, time.Since(r.since)
 }
 
 // dueAfter is how long after the last one a report is written. Ages, which grow, are no change.

@@ -32,7 +32,9 @@ type RelayReport struct {
 	// NotReady is why it makes no progress.
 	NotReady string `json:"not_ready,omitempty"`
 	// NotReadyClass is database, sink, stalled or refusing, as in /readyz, and NotReadySeconds how long it has been so.
-	NotReadyClass   string  `json:"not_ready_class,omitempty"`
+	NotReadyClass string `json:"not_ready_class,omitempty"`
+	// NotReadyKind is finer than the class, such as full or access of a sink.
+	NotReadyKind    string  `json:"not_ready_kind,omitempty"`
 	NotReadySeconds float64 `json:"not_ready_seconds,omitempty"`
 	// Notices are what else operators should know of it, also while it makes progress. Of one that ended they are answers of the last hour to events that count as delivered.
 	Notices []string `json:"notices,omitempty"`
@@ -85,7 +87,7 @@ func relayReports(all []buffer.Relay, redact func(string) string) (reports []Rel
 		said := r.Answers
 		if one.Running {
 			said = strings.Trim(r.Notice+"\n"+said, "\n")
-			one.NotReady, one.NotReadyClass = redact(r.NotReady), r.NotReadyClass
+			one.NotReady, one.NotReadyClass, one.NotReadyKind = redact(r.NotReady), r.NotReadyClass, r.NotReadyKind
 			one.NotReadySeconds = r.NotReadyFor.Round(time.Millisecond).Seconds()
 		}
 		if said != "" {
@@ -96,9 +98,9 @@ func relayReports(all []buffer.Relay, redact func(string) string) (reports []Rel
 	return reports
 }
 
-// inWords are the classes of reasons, for one that a line of waiting batches quotes already. Which events a sink refuses stands in the reason only.
+// inWords are the kinds and classes of reasons, for one that a line of waiting batches quotes already. Which events a sink refuses stands in the reason only.
 var inWords = map[string]string{
-	buffer.NotReadySink:     "the sink is unavailable",
+	buffer.KindFull: "the sink is full", buffer.KindAccess: "the sink does not accept the credentials", buffer.NotReadySink: "the sink is unavailable",
 	buffer.NotReadyDatabase: "the database fails", buffer.NotReadyStalled: "nothing is delivered",
 }
 
@@ -110,7 +112,7 @@ func relayProblems(s *buffer.Status, sinks []string, redact func(string) string)
 	for i := range notReady {
 		r := &notReady[i]
 		reason := redact(r.NotReady)
-		if words := inWords[r.NotReadyClass]; words != "" {
+		if words := cmp.Or(inWords[r.NotReadyKind], inWords[r.NotReadyClass]); words != "" {
 			if quoted := waitsFor(s, r.Sink, r.NotReady); quoted != "" {
 				reason = cmp.Or(withoutQuote(reason, redact(quoted), r.NotReadyClass), words)
 			}

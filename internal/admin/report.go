@@ -28,7 +28,7 @@ type PipelineReport struct {
 	Dead                 int64    `json:"dead"`
 	// Delayed are the events whose available_at has not come, which are not pending; nil if there are none.
 	Delayed *DelayedReport `json:"delayed,omitempty"`
-	// State says in words what the pipeline does: paused 3m, no relay, sink down 3m, refusing 3m, db error 3m, stalled 3m, some stuck 3m, asked to wait 28m, trying sink, sending, due, retries in 2m 3s, deleting, idle; "" if there are several sinks, which
+	// State says in words what the pipeline does: paused 3m, no relay, sink down 3m, sink full 3m, no access 3m, refusing 3m, db error 3m, stalled 3m, some stuck 3m, asked to wait 28m, trying sink, sending, due, retries in 2m 3s, deleting, idle; "" if there are several sinks, which
 	// have their own.
 	State string `json:"state,omitempty"`
 	// Deliveries is how fast events are delivered; with several sinks an event counts once at each of them.

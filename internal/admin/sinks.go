@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,7 +13,7 @@ import (
 // SinkReport is the status of one of several sinks.
 type SinkReport struct {
 	Name string `json:"name"`
-	// State says in words what the sink does: paused 3m, no relay, sink down 3m, refusing 3m, db error 3m, stalled 3m, some stuck 3m, asked to wait 28m, trying sink, idle, sending, due, retries in 2m 3s, deleting, dropped, not in the configuration. That of [buffer.Unrouted]
+	// State says in words what the sink does: paused 3m, no relay, sink down 3m, sink full 3m, no access 3m, refusing 3m, db error 3m, stalled 3m, some stuck 3m, asked to wait 28m, trying sink, idle, sending, due, retries in 2m 3s, deleting, dropped, not in the configuration. That of [buffer.Unrouted]
 	// is not routed yet, kept until a sink takes them, or no sink takes them.
 	State string `json:"state"`
 	// Pending events are those that the sink does not have.
@@ -106,6 +107,9 @@ var states = map[string]string{
 	buffer.NotReadySink: "sink down", buffer.NotReadyRefusing: "refusing", buffer.NotReadyDatabase: "db error", buffer.NotReadyStalled: "stalled",
 }
 
+// kindStates are those of kinds that have words of their own.
+var kindStates = map[string]string{buffer.KindFull: "sink full", buffer.KindAccess: "no access"}
+
 // batchesState says in words what happens to the batches of a sink, which wait for these reasons.
 func batchesState(leased, waiting, delivered, due int64, next time.Duration, waits []buffer.Wait, relays []buffer.Relay, sink string) string {
 	runs := func(r buffer.Relay) bool { return r.Sink == sink && r.Runs() }
@@ -129,7 +133,7 @@ func batchesState(leased, waiting, delivered, due int64, next time.Duration, wai
 	case !ready && notReady.NotReadyClass == buffer.NotReadySink && due == 0 && next > 0 && len(waits) > 0 && !slices.ContainsFunc(waits, func(w buffer.Wait) bool { return w.Early }):
 		return "asked to wait " + roughly(next) // it is not probed
 	case !ready:
-		return states[notReady.NotReadyClass] + " " + roughly(notReady.NotReadyFor)
+		return cmp.Or(kindStates[notReady.NotReadyKind], states[notReady.NotReadyClass]) + " " + roughly(notReady.NotReadyFor)
 	case waiting > 0 && due == 0 && leased == 0 && len(waits) > 0 && tries(relays, sink) && !slices.ContainsFunc(waits, func(w buffer.Wait) bool { return !w.Early }):
 		return "trying sink"
 	case waiting > 0 && due == 0 && leased == 0:

@@ -219,6 +219,12 @@ func TestSinkState(t *testing.T) {
 			t.Errorf("while %+v waits the state is %q, want %q", wait, got, want)
 		}
 	}
+	for kind, want := range map[string]string{buffer.KindFull: "sink full 3m", buffer.KindAccess: "no access 3m", buffer.KindAsked: "sink down 3m"} {
+		relay := buffer.Relay{RelayReport: buffer.RelayReport{NotReadyClass: "sink", NotReadyKind: kind, NotReadyFor: 200 * time.Second, LastDelivery: -1}}
+		if got := sinkState(&buffer.SinkStatus{Waiting: 1}, true, []buffer.Relay{relay}); got != want {
+			t.Errorf("the state is %q, want %q", got, want)
+		}
+	}
 	// During an outage the half-open probes are sent, and the last minute was a good one.
 	for class, want := range map[string]string{"sink": "sink down 3m", "refusing": "refusing 3m", "database": "db error 3m", "stalled": "stalled 3m"} {
 		down := buffer.Relay{RelayReport: buffer.RelayReport{NotReady: class + ": why", NotReadyClass: class, NotReadyFor: 200 * time.Second, LastMinute: 7, LastDelivery: 201 * time.Second}}

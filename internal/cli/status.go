@@ -40,7 +40,8 @@ exits with 1.
 The states: no relay (none runs), sending, due (a relay sends it next), retries in 2m,
 trying sink (batches wait for the sink, which is tried every few seconds), deleting
 (sent, the delete is repeated), idle. While no relay is ready, the state is the reason and
-since when: sink down 3m, refusing 3m, db error 3m, stalled 3m.`,
+since when: sink down 3m, sink full 3m, no access 3m (the sink does not accept the
+credentials), refusing 3m, db error 3m, stalled 3m.`,
 		Example: "  relay status -c relay.yaml\n  relay status -c relay.yaml --watch\n  relay status -c relay.yaml --json",
 	}, func(c *cobra.Command, cfg *config.Config) error {
 		if asJSON && watch {

@@ -206,6 +206,10 @@ func (s *Console) batchChange(divide bool) http.HandlerFunc {
 		}
 		s.changed(p.Name)
 		switch {
+		case errors.Is(err, buffer.ErrNotWaiting) && !divide: // what was asked for happens already
+			done = "Nothing was changed: a relay has taken the batch meanwhile and sends it, or it is finished."
+			redirect(w, root(r)+"batches?"+url.Values{"pipeline": {p.Name}, "done": {done}}.Encode())
+			return
 		case errors.Is(err, buffer.ErrNotWaiting), errors.Is(err, buffer.ErrMaybeSent), err != nil && divide && row.Refused != "":
 			s.fail(w, r, http.StatusConflict, fmt.Errorf("nothing was changed: %w", err))
 			return

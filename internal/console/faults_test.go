@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/chromedp/chromedp"
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
@@ -84,10 +85,14 @@ func TestOverview_Faults(t *testing.T) {
 		"shipping: sink unavailable", "connection refused", "Check that the sink runs",
 		"crm: sink does not accept the credentials", "invalid access token", "Find out whether the token",
 		"activity: sink is full", "maxmemory", "Make space at the sink",
-		"returns: sink is full", "maximum messages exceeded", "sink full",
+		"returns: sink is full", "maximum messages exceeded", "sink full", "no access",
 		"reports: a forgotten transaction blocks vacuum", "monthly report", "idle in transaction", "pg_terminate_backend",
 		"orders: 10 dead letters", "All of topic bad.invoice: no such tenant",
 	)
+	b.do(chromedp.EmulateViewport(390, 844))
+	if on := value[float64](b, "[...document.querySelectorAll('.causes a')].filter(a => a.getBoundingClientRect().bottom < innerHeight).length"); on != 6 {
+		t.Errorf("the first screen of a phone names %v causes, want 6", on)
+	}
 	b.expectAccessible("faults")
 	for text := ""; strings.Count(text, "maximum messages exceeded") < 4; text = b.text() {
 		if text != "" {

@@ -184,14 +184,12 @@ func (s *Console) addRows(d *overviewData, report *admin.Report, bad map[string]
 }
 
 // downStates are how the states of a sink begin while none of its relays is ready; see package admin.
-var downStates = []string{"sink down", "refusing", "db error", "stalled"}
+var downStates = []string{"sink down", "sink full", "no access", "refusing", "db error", "stalled"}
 
 // rowsOf are the rows of a pipeline. bad has the titles of the problems of pipelines and sinks that stand still.
 func (s *Console) rowsOf(p *admin.PipelineReport, bad map[string]string, now time.Time) []row {
 	state := func(text, key string) (string, string) {
 		switch {
-		case bad[key] == titleFull:
-			return strings.Replace(text, "sink down", "sink full", 1), "bad"
 		case bad[key] != "":
 			return text, "bad"
 		case text == "sending":

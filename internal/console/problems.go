@@ -2,7 +2,6 @@ package console
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -11,7 +10,6 @@ import (
 
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/outbox/buffer"
-	"github.com/outboxrelay/relay/sink"
 )
 
 // problem is something that is wrong with a pipeline: what, since when, what happens by itself, and what to do.
@@ -89,15 +87,12 @@ func grouped(all []problem) []problem {
 	return groups
 }
 
-const (
-	titlePaused = "paused"
-	titleFull   = "sink is full"
-)
+const titlePaused = "paused"
 
 // removeMany is how to remove a burst of bad events.
 const removeMany = "To remove many (PostgreSQL): pause the pipeline, wait until nothing is leased, move the bad events into a table of your own in one transaction, and resume."
 
-// kindProblem says what the kind of a readiness error, or else its class, means; access and full are kinds of outages of the sink.
+// kindProblem says what the kind of a readiness error, or else its class, means.
 var kindProblem = map[string]struct{ title, alone, do string }{
 	"database": {
 		"database does not work", "The relay tries again every second. Events are safe in their table or at their sink: nothing is lost. What was being sent may be sent again, under the same group_id.",
@@ -107,12 +102,12 @@ var kindProblem = map[string]struct{ title, alone, do string }{
 		"sink unavailable", "Events wait, none becomes a dead letter. The relay probes the sink about every second and continues when it answers.",
 		"Check that the sink runs, that it answers within its timeout, and that its url, credentials and address (stream, subject, path) are right. A relay reads relay.yaml and secrets at its start: restart it after a change.",
 	},
-	"access": {
+	buffer.KindAccess: {
 		"sink does not accept the credentials", "Events wait, none becomes a dead letter. The relay tries again every few seconds.",
 		"Find out whether the token, key or password was changed, has expired, or lost its rights. A relay reads relay.yaml and secrets at its start: correct them, then restart the relay.",
 	},
-	"full": {
-		titleFull, "Events wait, none becomes a dead letter. The relay tries again every few seconds, and continues when there is space.",
+	buffer.KindFull: {
+		"sink is full", "Events wait, none becomes a dead letter. The relay tries again every few seconds, and continues when there is space.",
 		"Make space at the sink: raise its limit (maxmemory, the limits of the stream, the disk), or find out why its consumers are behind or stopped.",
 	},
 	"refusing": {
@@ -177,16 +172,7 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 			if n.Kind == buffer.KindStarting {
 				continue
 			}
-			one, ok := kindProblem[n.Kind]
-			switch {
-			case n.Kind != n.Class && ok:
-			case errors.Is(n.Err, sink.ErrAccess):
-				one = kindProblem["access"]
-			case errors.Is(n.Err, sink.ErrFull):
-				one = kindProblem["full"]
-			default:
-				one = kindProblem[n.Class]
-			}
+			one := problemOf(n.Kind, n.Class)
 			if notReady[n.Pipeline] && n.Class == "database" {
 				continue
 			}
@@ -220,6 +206,14 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 	return all
 }
 
+// problemOf is what a reason of a kind, or else of its class, means.
+func problemOf(kind, class string) (p struct{ title, alone, do string }) {
+	if p, ok := kindProblem[kind]; ok {
+		return p
+	}
+	return kindProblem[class]
+}
+
 // causeOf is the Cause of a problem with such a class of a reason.
 func causeOf(class string) string {
 	if class == buffer.NotReadyRefusing {
@@ -249,9 +243,10 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 	}
 	for _, r := range p.Relays {
 		if r.Running && r.NotReady != "" && !strings.HasPrefix(r.Owner, s.config.Process+"/") && !notReady[p.Name+"/"+r.Sink] {
+			of := problemOf(r.NotReadyKind, r.NotReadyClass)
 			add(problem{
-				Sink: r.Sink, Title: "another relay makes no progress", Detail: process(r.Owner) + ": " + r.NotReady, Cause: causeOf(r.NotReadyClass),
-				Alone: "This relay does its work, as far as it can.", Do: "Look at the log of that process.", Warning: true,
+				Sink: r.Sink, Title: "another relay makes no progress: " + cmp.Or(of.title, "see its log"), Detail: process(r.Owner) + ": " + r.NotReady, Cause: causeOf(r.NotReadyClass),
+				Alone: strings.TrimSpace("This relay does its work, as far as it can. " + of.alone), Do: cmp.Or(of.do, "Look at the log of that process."), Warning: true,
 			})
 		}
 	}

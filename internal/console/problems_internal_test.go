@@ -120,7 +120,7 @@ func TestProblems_RefusesSome(t *testing.T) {
 		{"", func() {}},
 		{"batches wait for a retry", func() { p.Waits = []admin.WaitReport{{Error: "422", Batches: 1}} }},
 		{"sink refuses what it gets", func() { source.health = &reason{class: buffer.NotReadyRefusing, kind: buffer.NotReadyRefusing} }},
-		{"another relay makes no progress", func() {
+		{"another relay makes no progress: sink refuses what it gets", func() {
 			p.Relays = []admin.RelayReport{{Owner: "other/2/orders", Running: true, NotReady: "refusing", NotReadyClass: buffer.NotReadyRefusing}}
 		}},
 	}

@@ -190,6 +190,14 @@ func (b *tab) see(texts ...string) {
 	}
 }
 
+// seeEither waits until the page has one of two texts.
+func (b *tab) seeEither(one, other string) {
+	b.t.Helper()
+	for text := b.text(); !strings.Contains(text, one) && !strings.Contains(text, other); text = b.text() {
+		b.waitFor(one + " or " + other)
+	}
+}
+
 // seeAt loads a page until it has a text: what a page without a live stream shows can be between two states.
 func (b *tab) seeAt(path, text string) {
 	b.t.Helper()
@@ -228,12 +236,30 @@ func value[T any](b *tab, expression string) T {
 	return v
 }
 
-// click clicks the first element that a selector finds.
+// has reports whether a selector finds an element in the page, which may be loading.
+func (b *tab) has(selector string) bool {
+	found, err := chromedp.Run(b, chromedp.Evaluate[bool](fmt.Sprintf("document.readyState != 'loading' && !!document.querySelector(%q)", selector)))
+	return found && err == nil // otherwise the page changes
+}
+
+// click clicks the first element that a selector finds, once it is there: the page may be loading.
 func (b *tab) click(selector string) {
 	b.t.Helper()
-	if !value[bool](b, "(e => { if (e) e.click(); return !!e })(document.querySelector("+fmt.Sprintf("%q", selector)+"))") {
-		b.t.Fatalf("the page has no %s:\n%s", selector, b.text())
+	for !b.has(selector) {
+		b.text()
+		b.waitFor(selector)
 	}
+	value[bool](b, fmt.Sprintf("document.querySelector(%q).click() || true", selector))
+}
+
+// clickAt loads a page until it has an element that a selector finds, and clicks it: a batch has a form only while no relay has it.
+func (b *tab) clickAt(path, selector string) {
+	b.t.Helper()
+	for b.goTo(path); !b.has(selector); b.goTo(path) {
+		b.text()
+		b.waitFor(selector)
+	}
+	b.click(selector)
 }
 
 // expectQuiet fails the test if the browser's console said anything.

@@ -25,6 +25,8 @@ type RelayReport struct {
 	// NotReadyFor how long it has been one of that class.
 	NotReady, NotReadyClass string
 	NotReadyFor             time.Duration
+	// NotReadyKind is finer than the class, one of the Kind constants; "" if nothing is.
+	NotReadyKind string
 	// Notice is what else operators should know of it, also while it makes progress; a line each.
 	Notice string
 	// Answers are answers of the sink that look wrong, and of which events count as delivered, a line each. They are read for an hour after they changed last, also
@@ -62,6 +64,8 @@ const (
 	KindRequest = "request" // stalled: the program request fails
 	KindAsked   = "asked"   // sink: it asked for a pause
 	KindSome    = "some"    // refusing: it accepted other events less than a minute ago
+	KindFull    = "full"    // sink: it, or the address, has no space
+	KindAccess  = "access"  // sink: it does not accept the credentials
 	// KindStarting is a database or sink that the relay reaches for the first time: nobody knows yet whether it works.
 	KindStarting = "starting"
 )

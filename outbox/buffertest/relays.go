@@ -51,7 +51,7 @@ func relaysReplace(t *testing.T, h Harness) {
 	if got := relays(t, f.Buffer); len(got) != 1 || got[0].Version != "v1" || got[0].LastDelivery >= 0 {
 		t.Errorf("relays after the first report: %v; want one of v1 without a delivery", got)
 	}
-	report(t, f.Buffer, buffer.RelayReport{Version: "v2", NotReady: "sink: away", NotReadyClass: "sink", NotReadyFor: time.Hour, Notice: "slow\nodd", Answers: "pages\nfailures", Probes: true, Delivered: 1 << 40, Dead: 3, LastMinute: 5, LastDelivery: time.Hour, Latencies: buffer.Latencies{3: 7, 19: 1 << 40}})
+	report(t, f.Buffer, buffer.RelayReport{Version: "v2", NotReady: "sink: away", NotReadyClass: "sink", NotReadyKind: buffer.KindFull, NotReadyFor: time.Hour, Notice: "slow\nodd", Answers: "pages\nfailures", Probes: true, Delivered: 1 << 40, Dead: 3, LastMinute: 5, LastDelivery: time.Hour, Latencies: buffer.Latencies{3: 7, 19: 1 << 40}})
 	got := relays(t, f.Buffer)
 	if len(got) != 1 {
 		t.Fatalf("relays after the second report: %v", got)
@@ -63,7 +63,7 @@ func relaysReplace(t *testing.T, h Harness) {
 		t.Errorf("it has not been ready for %v, want 1h", ago)
 	}
 	got[0].LastDelivery, got[0].NotReadyFor = 0, 0
-	if diff := cmp.Diff(buffer.Relay{RelayReport: buffer.RelayReport{Version: "v2", NotReady: "sink: away", NotReadyClass: "sink", Notice: "slow\nodd", Answers: "pages\nfailures", Probes: true, Delivered: 1 << 40, Dead: 3, LastMinute: 5, Latencies: buffer.Latencies{3: 7, 19: 1 << 40}}}, got[0]); diff != "" {
+	if diff := cmp.Diff(buffer.Relay{RelayReport: buffer.RelayReport{Version: "v2", NotReady: "sink: away", NotReadyClass: "sink", NotReadyKind: buffer.KindFull, Notice: "slow\nodd", Answers: "pages\nfailures", Probes: true, Delivered: 1 << 40, Dead: 3, LastMinute: 5, Latencies: buffer.Latencies{3: 7, 19: 1 << 40}}}, got[0]); diff != "" {
 		t.Error(diff)
 	}
 }

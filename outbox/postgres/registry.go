@@ -54,16 +54,6 @@ func (b *Buffer) FillSink(ctx context.Context, sink string, since time.Time, dry
 	})
 }
 
-// Status implements buffer.Inspector.
-func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
-	s, err := b.Backlog.Status(ctx)
-	if err != nil || b.config.Sinks == nil {
-		return s, err
-	}
-	s.SinkFindings, err = b.sinkFindings(ctx)
-	return s, err
-}
-
 // sinkFindings returns what is wrong with the registered sinks.
 func (b *Buffer) sinkFindings(ctx context.Context) (findings []buffer.Finding, err error) {
 	sinks, err := b.Sinks(ctx)

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/relays"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
 
@@ -50,14 +51,14 @@ func (q *sinkQueue) ReportRelay(ctx context.Context, r buffer.RelayReport) error
 
 func (b *Buffer) reportRelay(ctx context.Context, sink string, r buffer.RelayReport) error {
 	return b.write(ctx, "reporting that the relay runs", func(tx transaction) error {
-		var ago, notReady any // of the last delivery, and of when it ceased to be ready; NULL: none
+		var ago, since any // of the last delivery, and of when it ceased to be ready; NULL: none
 		if r.NotReady != "" {
-			notReady = db.Seconds(-r.NotReadyFor)
+			since = db.Seconds(-r.NotReadyFor)
 		}
 		if r.LastDelivery >= 0 {
 			ago = db.Seconds(-r.LastDelivery)
 		}
-		if _, err := tx.exec(ctx, reportSQL, b.config.Table, sink, b.config.Owner, r.Version, r.Stopped, r.Delivered, r.Dead, r.LastMinute, ago, r.First, r.NotReady, r.NotReadyClass, notReady, r.Notice, r.Latencies.String(), r.Answers, r.Probes); err != nil || !r.First {
+		if _, err := tx.exec(ctx, reportSQL, b.config.Table, sink, b.config.Owner, r.Version, r.Stopped, r.Delivered, r.Dead, r.LastMinute, ago, r.First, r.NotReady, relays.Class(&r), since, r.Notice, r.Latencies.String(), r.Answers, r.Probes); err != nil || !r.First {
 			return err
 		}
 		_, err := tx.exec(ctx, forgetSQL, b.config.Table, sink, b.config.Owner)
@@ -71,10 +72,11 @@ func (b *Buffer) relays(ctx context.Context, tx transaction) ([]buffer.Relay, er
 	return db.All(rows, err, func(rows *sql.Rows, r *buffer.Relay) error {
 		var (
 			seen, uptime, last, notReady float64
-			latencies                    string
+			class, latencies             string
 		)
-		err := rows.Scan(&r.Sink, &r.Owner, &r.Version, &r.Stopped, &r.Delivered, &r.Dead, &r.LastMinute, &seen, &uptime, &last, &r.NotReady, &r.NotReadyClass, &notReady, &r.Notice, &latencies, &r.Answers, &r.Probes)
+		err := rows.Scan(&r.Sink, &r.Owner, &r.Version, &r.Stopped, &r.Delivered, &r.Dead, &r.LastMinute, &seen, &uptime, &last, &r.NotReady, &class, &notReady, &r.Notice, &latencies, &r.Answers, &r.Probes)
 		r.Seen, r.Uptime, r.LastDelivery = seconds(seen), seconds(uptime), time.Duration(last*float64(time.Second))
+		relays.ReadClass(&r.RelayReport, class)
 		r.NotReadyFor, r.Latencies = max(0, seconds(notReady)), buffer.ParseLatencies(latencies)
 		return err
 	})

@@ -135,7 +135,7 @@ CREATE TABLE IF NOT EXISTS outbox_relays (
     seen_at    TEXT NOT NULL,                -- at most 10 s ago while it runs
     stopped    INTEGER NOT NULL DEFAULT 0,   -- 1: it ended in order
     not_ready  TEXT NOT NULL DEFAULT '',     -- why it makes no progress
-    not_ready_class TEXT NOT NULL DEFAULT '', -- database, sink, stalled or refusing
+    not_ready_class TEXT NOT NULL DEFAULT '', -- database, sink, stalled or refusing; behind a slash what is finer, such as sink/full
     not_ready_at TEXT,                       -- since when
     notice     TEXT NOT NULL DEFAULT '',     -- what else operators should know, a line each
     answers    TEXT NOT NULL DEFAULT '',     -- answers that look wrong, of which events count as delivered, a line each

@@ -29,6 +29,6 @@ func Statements(names *strings.Replacer) ledger.Statements {
 	return ledger.Statements{
 		Count: names.Replace(countSQL), FullSweep: names.Replace(fullSweepSQL), Status: names.Replace(statusSQL), Audit: names.Replace(auditSQL), AuditSinks: names.Replace(auditSinksSQL), Windows: true,
 		RemoveEmpty: names.Replace(removeEmptySQL), CorrectCounts: names.Replace(correctCountsSQL), Adopt: names.Replace(adoptSQL), AdoptAll: names.Replace(adoptSQL),
-		Due: names.Replace(delayed.DueSQL), Delayed: names.Replace(delayedSQL),
+		Due: names.Replace(delayed.DueSQL),
 	}
 }

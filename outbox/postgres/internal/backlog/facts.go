@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/relays"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
@@ -50,8 +51,9 @@ UNION ALL
 // The same for a buffer with several sinks: why the batches of each sink wait, and what is paused of them. An event is in a row of each sink that does
 // not have it, so the pending events are those that any row has. Rows that may share events have the same claim_id: only the members of
 // those are compared, and not those of a claim that has one row left, as most do that a sink behind has not got yet. Beyond $5 events the
-// estimate of a claim is its largest row.
+// estimate of a claim is its largest row. The sinks themselves come before what waits for them.
 const routedFactsSQL = `
+SELECT f.*, NULL::timestamptz AS seen_at, NULL::timestamptz AS dropped_at, NULL::bigint[] AS counts, NULL::text[] AS names FROM (
 ` + relaysAndHookSQL + `UNION ALL
 (SELECT 'wait', row_number() OVER (ORDER BY sink, n), sink, error, '', '', '', '', '', '', early, false, batches, events, first, last, 0, 0, 0 FROM (
    SELECT sink, coalesce(error, '') AS error, count(*) AS batches, sum(events)::bigint AS events,
@@ -83,13 +85,16 @@ UNION ALL
       + coalesce(CASE WHEN (SELECT sum(events) FROM claims WHERE claim_id IS NOT NULL AND rows > 1) <= $5::bigint THEN
           (SELECT sum(coalesce(upper(ids), 9223372036854775807) - lower(ids) + CASE WHEN upper_inf(ids) THEN 1 ELSE 0 END) FROM shared)
         ELSE (SELECT sum(largest) FROM claims WHERE claim_id IS NOT NULL AND rows > 1) END, 0)::bigint, 0, 0, 0, 0, 0, 0)
+) f
+UNION ALL
+` + sinksSQL + `
 ORDER BY part, place`
 
 // factsStep reads these parts. s has the configured sinks, if there are several, at the indexes that at has by name; fresh is the unclaimed events.
 func (b *Backlog) factsStep(t *ledger.Tables, s *buffer.Status, at map[string]int, fresh *freshEvents) pg.Step {
 	sql, args := factsSQL, []string{t.Buffer, t.Buffer + ledger.DeadLettersSuffix, pg.Int(buffer.MaxRelays), pg.Int(buffer.MaxWaits)}
 	if b.base.Sinks != nil {
-		sql, args = routedFactsSQL, append(args, pg.Int(int64(buffer.PendingExact*len(b.base.Sinks))))
+		sql, args = routedFactsSQL, append(args, pg.Int(int64(buffer.PendingExact*len(b.base.Sinks))), b.base.Pipeline)
 	}
 	return pg.Step{SQL: t.SQL(sql), Args: args, Row: func(v [][]byte) error {
 		text := func(i int) string { return string(v[1+i]) }   // 1 to 8
@@ -98,13 +103,15 @@ func (b *Backlog) factsStep(t *ledger.Tables, s *buffer.Status, at map[string]in
 		wait := buffer.Wait{Error: text(2), Batches: n(1), Events: n(2), First: micros(3), Last: micros(4), Early: pg.ReadBool(v[10])}
 		switch string(v[0]) {
 		case "relay":
-			s.Relays = append(s.Relays, buffer.Relay{
+			r := buffer.Relay{
 				Sink: text(1), Owner: text(2), Seen: max(0, micros(4)), Uptime: max(0, micros(5)),
 				RelayReport: buffer.RelayReport{
-					Version: text(3), NotReady: text(4), NotReadyClass: text(5), Notice: text(6), Latencies: buffer.ParseLatencies(text(7)), Answers: text(8), Probes: pg.ReadBool(v[11]),
+					Version: text(3), NotReady: text(4), Notice: text(6), Latencies: buffer.ParseLatencies(text(7)), Answers: text(8), Probes: pg.ReadBool(v[11]),
 					Stopped: pg.ReadBool(v[10]), Delivered: n(1), Dead: n(2), LastMinute: n(3), LastDelivery: micros(6), NotReadyFor: max(0, micros(7)),
 				},
-			})
+			}
+			relays.ReadClass(&r.RelayReport, text(5))
+			s.Relays = append(s.Relays, r)
 		case "hook":
 			s.HookWaits = append(s.HookWaits, wait)
 		case "wait":
@@ -117,6 +124,8 @@ func (b *Backlog) factsStep(t *ledger.Tables, s *buffer.Status, at map[string]in
 			s.Pauses = append(s.Pauses, buffer.Pause{Sink: text(1), For: max(0, micros(1)), By: text(2), Reason: text(3)})
 		case "pending":
 			s.Pending = fresh.events + n(1)
+		case "sink":
+			b.addSink(t, s, at, v)
 		}
 		return nil
 	}}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/relays"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
@@ -37,7 +38,7 @@ func (b *Backlog) Report(ctx context.Context, sink string, r buffer.RelayReport)
 		b.base.DB.WriteTx(b.base.DB.StatementTimeout, "synchronous_commit", "off"),
 		{SQL: t.SQL(reportSQL), Args: []string{
 			t.Buffer, sink, b.base.Owner, r.Version, pg.Bool(r.Stopped), pg.Int(r.Delivered), pg.Int(r.Dead), pg.Int(r.LastMinute), ago(r.LastDelivery), pg.Bool(r.First), b.base.DB.Text(r.NotReady),
-			r.NotReadyClass, notReadySince(&r), b.base.DB.Text(r.Notice), r.Latencies.String(), b.base.DB.Text(r.Answers), pg.Bool(r.Probes),
+			relays.Class(&r), notReadySince(&r), b.base.DB.Text(r.Notice), r.Latencies.String(), b.base.DB.Text(r.Answers), pg.Bool(r.Probes),
 		}},
 	}
 	if r.First {

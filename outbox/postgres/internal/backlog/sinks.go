@@ -11,9 +11,9 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
 
-// What has a former name of a sink is the sink's: its dead letters keep the name under which they died, and a batch may come back under it. A
-// batch that waits for a change of the registry is due at infinity.
-const sinksSQL = `
+// sinksSQL is the status of each sink ($6 is the pipeline), and what the registry says of it. What has a former name of a sink is the sink's: its dead letters keep
+// the name under which they died, and a batch may come back under it. A batch that waits for a change of the registry is due at infinity.
+const sinksSQL = `(
 WITH batches AS (
   SELECT sink, count(*) FILTER (WHERE state = 'leased') AS leased,
          count(*) FILTER (WHERE state = 'waiting') AS waiting,
@@ -27,43 +27,60 @@ WITH batches AS (
   FROM outbox_batches WHERE buffer = $1 GROUP BY sink
 ), letters AS (
   SELECT sink, count(*) AS dead, count(*) FILTER (WHERE notified_at IS NULL) AS unnotified
-  FROM outbox_dead_letters WHERE pipeline = $2 AND closed_at IS NULL GROUP BY sink
+  FROM outbox_dead_letters WHERE pipeline = $6 AND closed_at IS NULL GROUP BY sink
 ), registered AS (
-  SELECT sink, formerly, dropped_at FROM outbox_sinks WHERE buffer = $1
+  SELECT sink, formerly, seen_at, dropped_at FROM outbox_sinks WHERE buffer = $1
 ), found AS (
   SELECT sink FROM registered UNION SELECT sink FROM batches UNION SELECT sink FROM letters
 ), names AS (
   SELECT f.sink, coalesce((
     SELECT r.sink FROM registered r WHERE f.sink IN (SELECT unnest(r.sink || r.formerly)) ORDER BY r.dropped_at IS NOT NULL, r.sink <> f.sink LIMIT 1), f.sink) AS name
   FROM found f
+), sinks AS (
+  SELECT name, array_agg(sink) AS names, min(oldest_at) AS oldest_at, min(next_at) AS next_at, min(oldest_suspect) AS oldest_suspect,
+         ARRAY[coalesce(sum(leased), 0), coalesce(sum(waiting), 0), coalesce(sum(delivered), 0), coalesce(sum(due), 0), coalesce(sum(pending), 0),
+               coalesce(sum(suspects), 0), coalesce(sum(dead), 0), coalesce(sum(unnotified), 0)]::bigint[] AS counts
+  FROM names LEFT JOIN batches USING (sink) LEFT JOIN letters USING (sink) GROUP BY name
 )
-SELECT name, coalesce(sum(leased), 0)::bigint, coalesce(sum(waiting), 0)::bigint, coalesce(sum(delivered), 0)::bigint, coalesce(sum(due), 0)::bigint,
-       coalesce(sum(pending), 0)::bigint,
-       (extract(epoch FROM clock_timestamp() - min(oldest_at)) * 1000000)::bigint,
-       coalesce(extract(epoch FROM min(next_at) - clock_timestamp()) * 1000000, 0)::bigint,
-       coalesce(sum(suspects), 0)::bigint, coalesce(extract(epoch FROM clock_timestamp() - min(oldest_suspect)) * 1000000, 0)::bigint,
-       coalesce(sum(dead), 0)::bigint, coalesce(sum(unnotified), 0)::bigint,
-       EXISTS (SELECT FROM registered r WHERE r.sink = name AND r.dropped_at IS NOT NULL),
-       array_agg(sink) || coalesce((SELECT r.formerly FROM registered r WHERE r.sink = name), '{}')
-FROM names LEFT JOIN batches USING (sink) LEFT JOIN letters USING (sink)
-GROUP BY name`
+SELECT 'sink', row_number() OVER (ORDER BY s.name), s.name, '', '', '', '', '', '', '', r.sink IS NOT NULL, false,
+       (extract(epoch FROM clock_timestamp() - s.oldest_at) * 1000000)::bigint,
+       coalesce(extract(epoch FROM s.next_at - clock_timestamp()) * 1000000, 0)::bigint,
+       coalesce(extract(epoch FROM clock_timestamp() - s.oldest_suspect) * 1000000, 0)::bigint,
+       coalesce(extract(epoch FROM clock_timestamp() - r.seen_at) * 1000000, 0)::bigint, 0, 0, 0,
+       r.seen_at, r.dropped_at, s.counts, s.names || coalesce(r.formerly, '{}')
+FROM sinks s LEFT JOIN registered r ON r.sink = s.name)`
 
-// sinksStep reads the status of each sink; at has the indexes of the configured ones in s, and gets those of others.
-func (b *Backlog) sinksStep(t *ledger.Tables, s *buffer.Status, at map[string]int) pg.Step {
+// addSink adds a row of sinksSQL. at has the indexes of the configured sinks in s, and gets those of others.
+func (b *Backlog) addSink(t *ledger.Tables, s *buffer.Status, at map[string]int, v [][]byte) {
 	micros := func(v []byte) time.Duration { return max(0, time.Duration(pg.ReadInt8(v))*time.Microsecond) }
-	return pg.Step{SQL: t.SQL(sinksSQL), Args: []string{t.Buffer, b.base.Pipeline}, Row: func(v [][]byte) error {
-		n := func(i int) int64 { return pg.ReadInt8(v[i]) }
-		one := buffer.SinkStatus{
-			Name: string(v[0]), Leased: n(1), Waiting: n(2), Delivered: n(3), Due: n(4), Pending: n(5), Next: micros(v[7]),
-			Suspects: n(8), OldestSuspect: micros(v[9]), Dead: n(10), Unnotified: n(11),
-			Dropped: pg.ReadBool(v[12]),
-		}
-		one.OldestPending, one.AgeUnknown = t.Age(v[6], one.Pending)
-		names := []string{one.Name}
-		pg.ReadArray(v[13], func(name []byte) { names = append(names, string(name)) })
-		s.Sinks = routing.PlaceStatus(s.Sinks, at, one, names)
-		return nil
-	}}
+	var counts [8]int64
+	n := 0
+	pg.ReadArray(v[21], func(count []byte) {
+		counts[n] = pg.ReadInt8(count)
+		n++
+	})
+	one := buffer.SinkStatus{
+		Name: string(v[2]), Leased: counts[0], Waiting: counts[1], Delivered: counts[2], Due: counts[3], Pending: counts[4], Next: micros(v[13]),
+		Suspects: counts[5], OldestSuspect: micros(v[14]), Dead: counts[6], Unnotified: counts[7],
+		Dropped: v[20] != nil,
+	}
+	one.OldestPending, one.AgeUnknown = t.Age(v[12], one.Pending)
+	names := []string{one.Name}
+	pg.ReadArray(v[22], func(name []byte) { names = append(names, string(name)) })
+	registered := buffer.RegisteredSink{
+		Name: one.Name, Registered: pg.ReadBool(v[10]), Batches: one.Leased + one.Waiting + one.Delivered, Events: one.Pending, Unseen: micros(v[15]),
+		Configured: slices.ContainsFunc(b.base.Sinks, func(r buffer.Route) bool { return slices.Contains(names, r.Sink) }),
+	}
+	if v[19] != nil {
+		registered.SeenAt = pg.ReadTime(v[19])
+	}
+	if v[20] != nil {
+		registered.DroppedAt = pg.ReadTime(v[20])
+	}
+	if f, wrong := registered.Finding(); wrong && one.Name != buffer.Unrouted && (registered.Registered || registered.Batches > 0) {
+		s.SinkFindings = append(s.SinkFindings, f)
+	}
+	s.Sinks = routing.PlaceStatus(s.Sinks, at, one, names)
 }
 
 // freshEvents are the unclaimed events. due are those of them that were delayed and that the floor has passed.
@@ -72,6 +89,17 @@ type freshEvents struct {
 	due        int64
 	oldest     time.Duration
 	ageUnknown bool
+}
+
+// estimateDelayed estimates the delayed events, and those of them that are due, where they are too many to count. inIndex is how many the index of delayed events
+// has, by its statistics.
+func (f *freshEvents) estimateDelayed(s *buffer.Status, inIndex int64) {
+	if s.Delayed > buffer.PendingExact {
+		s.Delayed = max(s.Delayed, inIndex-f.due)
+	}
+	if f.due > buffer.PendingExact {
+		f.events += max(0, inIndex-s.Delayed-f.due)
+	}
 }
 
 // completeSinks puts what is not routed yet, with the unclaimed events, at the end, behind what was found without being configured.

@@ -10,7 +10,8 @@ import (
 )
 
 // The ledger has the exact number of claimed events; unclaimed ones are counted from the floor on, up to
-// buffer.PendingExact, and so are delayed ones below it that are due, by their index from $7 on. Suspects include those of the dead-letter hook: they keep everything else of the process waiting too.
+// buffer.PendingExact, and so are delayed ones below it that are due, by their index from $7 on. Those that are not due are counted by the same index,
+// whose statistics say how many there are in all; the next one is due in so many microseconds. Suspects include those of the dead-letter hook: they keep everything else of the process waiting too.
 const statusSQL = `
 WITH` + ledger.HeldSQL + `, ledger AS (
   SELECT count(*) FILTER (WHERE state = 'leased') AS leased,
@@ -47,44 +48,15 @@ SELECT leased, waiting, delivered, claimed, fresh.events,
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL AND notified_at IS NULL),
        suspects, coalesce(extract(epoch FROM clock_timestamp() - oldest_suspect) * 1000000, 0)::bigint,
        (extract(epoch FROM clock_timestamp() - least(fresh.oldest_at, due.oldest_at)) * 1000000)::bigint,
-       due.events
-FROM ledger, alone, fresh, due`
-
-// Delayed events are counted by their index, up to $1; its statistics say how many there are in all. The next one is due in so many microseconds.
-const delayedSQL = `
-SELECT (SELECT count(*) FROM (
-          SELECT FROM outbox_events e WHERE e.available_at > statement_timestamp() AND e.group_id IS NULL ORDER BY e.available_at LIMIT $1::bigint) counted),
+       due.events,
+       (SELECT count(*) FROM (
+          SELECT FROM outbox_events e WHERE e.available_at > statement_timestamp() AND e.group_id IS NULL ORDER BY e.available_at LIMIT $6::bigint) counted),
        coalesce((SELECT max(c.reltuples) FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid
-                 WHERE i.indrelid = $2::regclass AND i.indpred IS NOT NULL AND i.indkey[0] = (
-                   SELECT attnum FROM pg_attribute WHERE attrelid = $2::regclass AND attname = $3 AND NOT attisdropped)), 0)::bigint,
+                 WHERE i.indrelid = $5::regclass AND i.indpred IS NOT NULL AND i.indkey[0] = (
+                   SELECT attnum FROM pg_attribute WHERE attrelid = $5::regclass AND attname = $8 AND NOT attisdropped)), 0)::bigint,
        (SELECT (extract(epoch FROM least(e.available_at, statement_timestamp() + interval '1 year') - statement_timestamp()) * 1000000)::bigint
-        FROM outbox_events e WHERE e.available_at > statement_timestamp() AND e.group_id IS NULL ORDER BY e.available_at LIMIT 1)`
-
-// delayedStep reads how many events are delayed. It also estimates how many more than were counted are due, if those are too many to count.
-func delayedStep(t *ledger.Tables, s *buffer.Status, fresh *freshEvents) []pg.Step {
-	if t.Statements.Delayed == "" {
-		return nil
-	}
-	return []pg.Step{{
-		SQL: t.Statements.Delayed, Args: []string{pg.Int(buffer.PendingExact + 1), t.Events, t.AvailableAt},
-		Row: func(v [][]byte) error {
-			all := pg.ReadInt8(v[1])
-			s.Delayed, s.NextDelayed = pg.ReadInt8(v[0]), 0
-			if s.Delayed > buffer.PendingExact {
-				s.Delayed = max(s.Delayed, all-fresh.due)
-			}
-			if fresh.due > buffer.PendingExact {
-				more := max(0, all-s.Delayed-fresh.due)
-				fresh.events += more
-				s.Pending += more
-			}
-			if v[2] != nil {
-				s.NextDelayed = max(1, time.Duration(pg.ReadInt8(v[2]))*time.Microsecond)
-			}
-			return nil
-		},
-	}}
-}
+        FROM outbox_events e WHERE e.available_at > statement_timestamp() AND e.group_id IS NULL ORDER BY e.available_at LIMIT 1)
+FROM ledger, alone, fresh, due`
 
 // Status implements buffer.Inspector.
 func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
@@ -105,7 +77,7 @@ func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 			SQL: t.Statements.Status,
 			Args: []string{
 				t.Buffer, pg.Int(after), pg.Int(lastValue), b.base.Pipeline, t.Events, pg.Int(buffer.PendingExact + 1),
-				pg.Timestamp(b.watermarks.DelayedAfter()),
+				pg.Timestamp(b.watermarks.DelayedAfter()), t.AvailableAt,
 			},
 			Row: func(v [][]byte) error {
 				s.Leased, s.Waiting, s.Delivered = pg.ReadInt8(v[0]), pg.ReadInt8(v[1]), pg.ReadInt8(v[2])
@@ -117,6 +89,11 @@ func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 					fresh.events = max(fresh.events, min(pg.ReadInt8(v[8]), pg.ReadInt8(v[9])))
 				}
 				fresh.events += fresh.due
+				s.Delayed, s.NextDelayed = pg.ReadInt8(v[15]), 0
+				if v[17] != nil {
+					s.NextDelayed = max(1, time.Duration(pg.ReadInt8(v[17]))*time.Microsecond)
+				}
+				fresh.estimateDelayed(&s, pg.ReadInt8(v[16]))
 				s.Pending = pg.ReadInt8(v[3]) + fresh.events
 				s.OldestPending, s.AgeUnknown = t.Age(v[5], s.Pending)
 				s.Dead, s.Unnotified = pg.ReadInt8(v[6]), pg.ReadInt8(v[10])
@@ -124,7 +101,7 @@ func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 				s.Suspects = pg.ReadInt8(v[11])
 				s.OldestSuspect = max(0, time.Duration(pg.ReadInt8(v[12]))*time.Microsecond)
 				s.Waits, s.HookWaits, s.Relays, s.Pauses = nil, nil, nil, nil
-				s.Sinks = nil
+				s.Sinks, s.SinkFindings = nil, nil
 				clear(at)
 				for _, r := range b.base.Sinks {
 					at[r.Sink] = len(s.Sinks)
@@ -134,12 +111,7 @@ func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 			},
 		},
 	}
-	steps = append(steps, delayedStep(t, &s, &fresh)...)
-	if b.base.Sinks != nil {
-		steps = append(steps, b.sinksStep(t, &s, at))
-	}
-	steps = append(steps, b.factsStep(t, &s, at, &fresh))
-	if err := b.base.DB.Transact(ctx, steps...); err != nil {
+	if err := b.base.DB.Transact(ctx, append(steps, b.factsStep(t, &s, at, &fresh))...); err != nil {
 		return buffer.Status{}, b.base.Explain(ctx, "reading the status", err)
 	}
 	if b.base.Sinks != nil {

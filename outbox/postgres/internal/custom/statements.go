@@ -63,7 +63,7 @@ func (t *Table) backlogStatements(events, inserted string, relay []string) ledge
 		s.FullSweep = t.tables.SQL(fullSweepSQL)
 	}
 	if t.tables.AvailableAt == "" {
-		s.Due, s.Delayed = "", ""
+		s.Due = ""
 	}
 	if !t.Numbered() {
 		s.Audit, s.AuditSinks, s.RemoveEmpty = t.tables.SQL(auditUUIDSQL), t.tables.SQL(auditSinksUUIDSQL), t.tables.SQL(removeEmptyUUIDSQL)

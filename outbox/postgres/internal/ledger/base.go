@@ -101,8 +101,8 @@ type Statements struct {
 	Count, FullSweep, Status, Audit, AuditSinks, RemoveEmpty, CorrectCounts string
 	// Adopt gives orphans a ledger row, those that a sweep looks for; AdoptAll all of them.
 	Adopt, AdoptAll string
-	// Due finds delayed events that are due, and Delayed counts the others; "" if nothing delays the table's events. See package delayed.
-	Due, Delayed string
+	// Due finds delayed events that are due; "" if nothing delays the table's events. See package delayed.
+	Due string
 	// Windows: FullSweep and Adopt take a part of the ids; otherwise they go over all events at once.
 	Windows bool
 }

@@ -157,7 +157,7 @@ CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_relays (
     seen_at    timestamptz NOT NULL,          -- at most 10 s ago while it runs
     stopped    boolean NOT NULL DEFAULT false, -- it ended in order
     not_ready  text NOT NULL DEFAULT '',      -- why it makes no progress
-    not_ready_class text NOT NULL DEFAULT '', -- database, sink, stalled or refusing
+    not_ready_class text NOT NULL DEFAULT '', -- database, sink, stalled or refusing; behind a slash what is finer, such as sink/full
     not_ready_at timestamptz,                 -- since when
     notice     text NOT NULL DEFAULT '',      -- what else operators should know, a line each
     answers    text NOT NULL DEFAULT '',      -- answers that look wrong, of which events count as delivered, a line each
