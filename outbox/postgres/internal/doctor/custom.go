@@ -306,7 +306,7 @@ func (d *diagnosis) projection(ctx context.Context) {
 		d.failed(about, batch.ProjectErr)
 		return
 	}
-	cause, next := batch.ProjectErr, fmt.Sprintf("of the next %d events", batch.Len())
+	cause, next := batch.ProjectErr, "of "+nextEvents(batch.Len())
 	var missing, rejected []string
 	for i := range batch.Rejected {
 		switch r := &batch.Rejected[i]; {
@@ -327,7 +327,16 @@ func (d *diagnosis) projection(ctx context.Context) {
 	case len(missing) > 0:
 		d.warn(about, fmt.Sprintf("%s it returns no row for %d, which would be buried as %q: %s", next, len(missing), buffer.ErrNotProjected, strings.Join(missing, ", ")),
 			"check the joins in source.project; if their parents are gone, this is as intended")
+	case batch.Len() == 1:
+		d.ok(about, "it returns a row for the next event")
 	default:
-		d.ok(about, fmt.Sprintf("it returns a row for each of the next %d events", batch.Len()))
+		d.ok(about, "it returns a row for each of "+nextEvents(batch.Len()))
 	}
+}
+
+func nextEvents(n int) string {
+	if n == 1 {
+		return "the next event"
+	}
+	return fmt.Sprintf("the next %d events", n)
 }
