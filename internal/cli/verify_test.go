@@ -8,6 +8,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/nats-io/nats.go"
@@ -233,6 +234,7 @@ func TestVerify_ProbesNotDelivered(t *testing.T) {
 		}
 		for _, e := range body.Events {
 			if e.Topic == "down" {
+				<-time.After(2 * time.Second) // most of the time the probes are being sent
 				w.WriteHeader(http.StatusServiceUnavailable)
 			} else if e.Payload.N == 3 {
 				w.WriteHeader(http.StatusUnprocessableEntity)
