@@ -112,11 +112,13 @@ func (d *diagnosis) countWaiting(ctx context.Context, events catalog.Table, colu
 	d.failed(aboutCustom, err)
 }
 
-// early adds rows that are sent before the time in a column whose name suggests that they must not be, among some of those that wait.
+// early adds rows that are sent before the time in a column whose name suggests that they must not be, or that is to say when they were inserted, among
+// some of those that wait.
 func (d *diagnosis) early(ctx context.Context, events catalog.Table) {
 	where := d.state.Custom.Where()
 	for _, c := range events.Columns {
-		if !buffer.LooksDelay(c) || c == d.state.Tables.AvailableAt || strings.Contains(strings.ToLower(where), strings.ToLower(c)) {
+		inserted := c == d.state.Custom.Inserted()
+		if !buffer.LooksDelay(c) && !inserted || c == d.state.Tables.AvailableAt || strings.Contains(strings.ToLower(where), strings.ToLower(c)) {
 			continue
 		}
 		now, fix := "statement_timestamp()", "set source.available_at: "+c
@@ -127,6 +129,10 @@ func (d *diagnosis) early(ctx context.Context, events catalog.Table) {
 			fix = "ALTER TABLE " + events.Quoted + " ALTER COLUMN " + pg.Quote(c) + " TYPE timestamptz USING " + pg.Quote(c) + " AT TIME ZONE 'UTC'; then " + fix
 		default:
 			continue
+		}
+		if inserted {
+			now += " + interval '5 minutes'" // the application's clock may be ahead
+			fix = "if " + c + " does not say when a row was inserted, name another column as source.created_at, or none; if it delays rows: " + fix
 		}
 		d.countWaiting(ctx, events, pg.Quote(c), pg.Quote(c)+" > "+now, func(n string) { d.findings = append(d.findings, projection.Early(n, events.Quoted, c, fix)) })
 	}
