@@ -39,7 +39,8 @@ func TestInit_Marks(t *testing.T) {
 		"status of text": {false, "order_events", "status text", "", []string{"where: 'status = ''new''' done: mark mark: {status: '''sent'''}"}, guess},
 		"sent_at and status": {
 			false, "mail_queue", "sent_at timestamptz, status text", "'sent_at IS NULL'",
-			[]string{"set in source, with your values: where: 'sent_at IS NULL AND status = ''new''' mark: {sent_at: 'now()', status: '''sent'''}"}, "add to source",
+			[]string{"set in source, with your values: where: 'sent_at IS NULL AND status = ''new''' mark: {sent_at: 'now()', status: '''sent'''}"},
+			"add to source",
 		},
 		"ends": {
 			false, "jobs_outbox", "published_at timestamptz, failed_at timestamptz, is_deleted boolean, deleted_by text", "'published_at IS NULL'",
