@@ -21,13 +21,19 @@ func withOutdated(err error, outdated func(class string) string) error {
 }
 
 // noteOutdated has status and doctor show what of the configuration has changed since the process read it, while the pipeline is not ready because
-// of the part that changed, and logs it at once and every minute.
+// of the part that changed, and logs it at once and every minute. They show it when the pipeline is ready again, too, until the restart: another
+// relay that has the new content may deliver its events.
 func (r *reporter) noteOutdated(ctx context.Context) {
-	text := ""
+	text, shown := "", ""
 	if why, ok := errors.AsType[*NotReady](r.ready()); ok {
-		text = r.outdated(why.class)
+		if text = r.outdated(why.class); text != "" {
+			r.outdatedClass = why.class
+		}
+		shown = text // of another class it would look like the reason
+	} else if r.outdatedClass != "" {
+		shown = r.outdated(r.outdatedClass)
 	}
-	if r.notices.set("configuration", text); text != "" && (text != r.changed || time.Since(r.loggedAt) >= time.Minute) {
+	if r.notices.set("configuration", shown); text != "" && (text != r.changed || time.Since(r.loggedAt) >= time.Minute) {
 		r.log.WarnContext(ctx, "configuration changed", "change", text)
 		r.loggedAt = time.Now()
 	}

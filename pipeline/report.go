@@ -101,8 +101,9 @@ type reporter struct {
 	at      time.Time          // when it was
 	failing bool
 	// changed is what was outdated at the last tick, and loggedAt when that was logged.
-	changed  string
-	loggedAt time.Time
+	changed       string
+	outdatedClass string // the class for which it was not ready while the configuration had changed; "" for never
+	loggedAt      time.Time
 	// archiveAt is when archive was asked.
 	archiveAt time.Time
 	// forgotten is the archive of other relays that was logged.

@@ -306,6 +306,16 @@ func TestReporter(t *testing.T) {
 		if got := h.to.last().Notice; got != "" {
 			t.Errorf("while the database is away the notice is %q", got)
 		}
+		h.notOK = nil
+		wait(10 * time.Second)
+		if got := h.to.last().Notice; got != "token changed" {
+			t.Errorf("while it is ready again the notice is %q", got)
+		}
+		h.changed = nil
+		wait(10 * time.Second)
+		if got := h.to.last().Notice; got != "" {
+			t.Errorf("when the content is the old one again the notice is %q", got)
+		}
 	})
 	run("DatabaseAway", func(t *testing.T, h *harness) {
 		h.to.err = errors.New("no route")

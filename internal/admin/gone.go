@@ -27,21 +27,27 @@ func Gone(relays []buffer.Relay) (gone []buffer.Relay) {
 	return gone
 }
 
+// GoneNames names processes of Gone, whatever their order: pipelines with the same names tell of the same ones.
+func GoneNames(gone []buffer.Relay) string {
+	names := make([]string, len(gone))
+	for i := range gone {
+		names[i] = process(gone[i].Owner)
+	}
+	slices.Sort(names)
+	return strings.Join(names, " ")
+}
+
 // GoneText says that processes of Gone are, in one sentence: several would hide what else there is to say. The one that reported last comes first.
 func GoneText(gone []buffer.Relay) string {
-	const named = 5
 	slices.SortStableFunc(gone, func(a, b buffer.Relay) int { return cmp.Compare(a.Seen, b.Seen) })
 	r := &gone[0]
 	if len(gone) > 1 {
-		var names []string
-		for i := range gone[:min(named, len(gone))] {
-			names = append(names, process(gone[i].Owner))
-		}
-		if more := len(gone) - named; more > 0 {
-			names = append(names, fmt.Sprintf("and %s more", Count(int64(more))))
+		names := make([]string, len(gone))
+		for i := range gone {
+			names[i] = process(gone[i].Owner)
 		}
 		return fmt.Sprintf("%s relays did not stop in order in the last hour: they were killed, hang, or cannot reach the database. The last one reported %s ago: %s",
-			Count(int64(len(gone))), Age(r.Seen), strings.Join(names, ", "))
+			Count(int64(len(gone))), Age(r.Seen), listed(names))
 	}
 	version := ""
 	if r.Version != "" {

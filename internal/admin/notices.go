@@ -7,10 +7,10 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// Notice is what a relay says of itself besides whether it makes progress, or of answers of its sink.
+// Notice is what relays say of themselves besides whether they make progress, or of answers of their sink.
 type Notice struct {
-	Relay *buffer.Relay
-	Text  string
+	Relays []*buffer.Relay // at least one, all of one sink
+	Text   string
 }
 
 // Notices returns the notices of the running relays, and those of answers to events that count as delivered also of the relays that ended: each once for a
@@ -18,9 +18,15 @@ type Notice struct {
 func Notices(relays []buffer.Relay, sinks []string) (all []Notice) {
 	add := func(r *buffer.Relay, lines string) {
 		for text := range strings.SplitSeq(lines, "\n") {
-			if text != "" && !slices.ContainsFunc(all, func(n Notice) bool { return n.Relay.Sink == r.Sink && n.Text == text }) {
-				all = append(all, Notice{r, text})
+			if text == "" {
+				continue
 			}
+			at := slices.IndexFunc(all, func(n Notice) bool { return n.Relays[0].Sink == r.Sink && n.Text == text })
+			if at < 0 {
+				at = len(all)
+				all = append(all, Notice{Text: text})
+			}
+			all[at].Relays = append(all[at].Relays, r)
 		}
 	}
 	for i := range relays {
@@ -36,14 +42,8 @@ func Notices(relays []buffer.Relay, sinks []string) (all []Notice) {
 	return all
 }
 
-// String names the relay too.
-func (n Notice) String() string {
-	ended := ""
-	if !n.Relay.Runs() {
-		ended = " (ended)"
-	}
-	return RelayName(n.Relay) + ended + ": " + n.Text
-}
+// String names the relays too.
+func (n Notice) String() string { return strings.TrimSuffix(relayNames(n.Relays), ",") + ": " + n.Text }
 
 // relayNotices are the notices for people.
 func relayNotices(relays []buffer.Relay, sinks []string, redact func(string) string) (texts []string) {

@@ -105,30 +105,37 @@ var inWords = map[string]string{
 }
 
 // relayProblems says that no relay runs, or why those that run make no progress, and for how long: each reason once. A reason that batches
-// wait for is left to their line.
-func relayProblems(s *buffer.Status, sinks []string, redact func(string) string) (problems []string) {
+// wait for is left to their line. ended is what they say of relays that did not stop in order.
+func relayProblems(s *buffer.Status, sinks []string, redact func(string) string) (problems []string, ended Ended) {
 	relays := s.Relays
-	notReady, running := NotReady(relays, sinks)
-	for i := range notReady {
-		r := &notReady[i]
+	notReady, running := NotReady(relays, sinks, func(r *buffer.Relay) string {
 		reason := redact(r.NotReady)
 		if words := cmp.Or(inWords[r.NotReadyKind], inWords[r.NotReadyClass]); words != "" {
 			if quoted := waitsFor(s, r.Sink, r.NotReady); quoted != "" {
 				reason = cmp.Or(withoutQuote(reason, redact(quoted), r.NotReadyClass), words)
 			}
 		}
-		problems = append(problems, RelayName(r)+" has not been ready for "+Age(r.NotReadyFor)+": "+reason)
+		return reason
+	})
+	for i := range notReady {
+		n := &notReady[i]
+		has := " has"
+		if len(n.Relays) > 1 {
+			has = " have"
+		}
+		problems = append(problems, n.Name()+has+" not been ready for "+Age(n.Longest())+": "+n.Reason)
 	}
 	gone := Gone(relays)
 	addGone := func(but string) {
 		others := slices.DeleteFunc(slices.Clone(gone), func(r buffer.Relay) bool { return process(r.Owner) == but })
 		if len(others) > 0 {
-			problems = append(problems, GoneText(others))
+			ended = Ended{GoneNames(others), GoneText(others)}
+			problems = append(problems, ended.Text)
 		}
 	}
 	if running > 0 {
 		addGone("")
-		return problems
+		return problems, ended
 	}
 	text, named, fix := "no relay runs", "", ". > relay run -c relay.yaml"
 	if len(relays) > 0 { // the one that was seen last comes first
@@ -148,32 +155,90 @@ func relayProblems(s *buffer.Status, sinks []string, redact func(string) string)
 	}
 	problems = []string{text + fix}
 	addGone(named)
-	return problems
+	return problems, ended
 }
 
-// NotReady returns the running relays that make no progress, one for each sink and reason, and how many run. sinks are the names of several
-// configured sinks; nil for a single one.
-func NotReady(relays []buffer.Relay, sinks []string) (notReady []buffer.Relay, running int) {
+// Ended says which relays did not stop in order. Those of one process say it in each of its pipelines.
+type Ended struct {
+	// Names are those of the processes; equal if they are the same processes. "" if there are none.
+	Names string
+	// Text is one of the relay problems.
+	Text string
+}
+
+// Unready are running relays that make no progress at one sink, all for one reason.
+type Unready struct {
+	Relays []*buffer.Relay // at least one
+	Reason string
+}
+
+// NotReady returns the running relays that make no progress, together for each sink and reason, and how many run. sinks are the names of several
+// configured sinks; nil for a single one. reason returns the reason of a relay as it is shown.
+func NotReady(relays []buffer.Relay, sinks []string, reason func(*buffer.Relay) string) (notReady []Unready, running int) {
 	for i := range relays {
 		r := &relays[i]
 		if !serves(r, sinks) {
 			continue
 		}
 		running++
-		if r.NotReady != "" && !slices.ContainsFunc(notReady, func(known buffer.Relay) bool { return known.Sink == r.Sink && known.NotReady == r.NotReady }) {
-			notReady = append(notReady, *r)
+		if r.NotReady == "" {
+			continue
 		}
+		why := reason(r)
+		at := slices.IndexFunc(notReady, func(n Unready) bool { return n.Relays[0].Sink == r.Sink && n.Reason == why })
+		if at < 0 {
+			at = len(notReady)
+			notReady = append(notReady, Unready{Reason: why})
+		}
+		notReady[at].Relays = append(notReady[at].Relays, r)
 	}
 	return notReady, running
 }
 
-// RelayName names a process and the sink, if there are several.
-func RelayName(r *buffer.Relay) string {
-	name := "relay " + process(r.Owner)
-	if r.Sink != "" {
-		name += ", sink " + r.Sink
+// Name names the processes, and the sink if there are several.
+func (n *Unready) Name() string { return relayNames(n.Relays) }
+
+// Longest is how long the first of them has made no progress.
+func (n *Unready) Longest() (longest time.Duration) {
+	for _, r := range n.Relays {
+		longest = max(longest, r.NotReadyFor)
 	}
-	return name
+	return longest
+}
+
+// Seen is how long ago the last of them reported.
+func (n *Unready) Seen() time.Duration {
+	return slices.MinFunc(n.Relays, func(a, b *buffer.Relay) int { return cmp.Compare(a.Seen, b.Seen) }).Seen
+}
+
+// relayNames names the processes of relays that say the same, and their sink if there are several.
+func relayNames(relays []*buffer.Relay) string {
+	names := make([]string, len(relays))
+	for i, r := range relays {
+		names[i] = process(r.Owner)
+		if !r.Runs() {
+			names[i] += " (ended)"
+		}
+	}
+	sink := relays[0].Sink
+	switch {
+	case len(names) > 1 && sink != "":
+		return Count(int64(len(names))) + " relays (" + listed(names) + "), sink " + sink + ","
+	case len(names) > 1:
+		return Count(int64(len(names))) + " relays (" + listed(names) + ")"
+	case sink != "":
+		return "relay " + names[0] + ", sink " + sink
+	}
+	return "relay " + names[0]
+}
+
+// listed joins the first names, and says how many more there are.
+func listed(names []string) string {
+	const most = 5
+	if more := len(names) - most; more > 0 {
+		names = append(slices.Clone(names[:most]), fmt.Sprintf("and %s more", Count(int64(more))))
+	}
+	return strings.Join(names, ", ")
 }
 
 // withoutQuote returns what a reason says besides what it quotes last; "" if that is its class alone. How many sends in a row delivered nothing does not matter.

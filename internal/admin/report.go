@@ -37,6 +37,8 @@ type PipelineReport struct {
 	Relays []RelayReport `json:"relays,omitempty"`
 	// RelayProblems say that no relay runs, or why those that run make no progress.
 	RelayProblems []string `json:"relay_problems,omitempty"`
+	// Ended is what one of RelayProblems says of relays that did not stop in order.
+	Ended Ended `json:"-"`
 	// Notices are what else running relays say of themselves, although they may make progress: a slow sink, for example.
 	Notices []string `json:"notices,omitempty"`
 	// NothingSent is why nothing is sent although the buffer can be read: the projection of a custom table cannot be run, or the database takes no
@@ -184,13 +186,14 @@ func NewPipelineReport(
 	for _, f := range append(Unserved(&s, sinks), s.SinkFindings...) {
 		problems = append(problems, redact(f.Subject+": "+f.Text+". "+f.Fix))
 	}
+	relayProblems, ended := relayProblems(&s, sinks, redact)
 	state := ""
 	if sinks == nil {
 		state = cmp.Or(pausedState(s.Pauses, ""), pipelineState(&s))
 	}
 	return PipelineReport{
 		SinkProblems: problems, State: state, Deliveries: deliveries(s.Relays, func(string) bool { return true }),
-		Relays: relayReports(s.Relays, redact), RelayProblems: relayProblems(&s, sinks, redact), Notices: relayNotices(s.Relays, sinks, redact),
+		Relays: relayReports(s.Relays, redact), RelayProblems: relayProblems, Ended: ended, Notices: relayNotices(s.Relays, sinks, redact),
 		Pauses: pauseReports(s.Pauses, redact),
 		Sinks:  sinkReports(sinks, s.Sinks, &s, redact), Waits: waitReports(s.Waits, tries(s.Relays, ""), redact), ClaimingStopped: claimingStopped(maxWaiting, sinks, &s), Hook: hook, Suspects: suspects,
 		Name: name, Pending: s.Pending,

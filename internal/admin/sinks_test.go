@@ -279,9 +279,60 @@ func TestRelayProblems_Quote(t *testing.T) {
 			Waits:  []buffer.Wait{{Error: "503 with s3cret", Batches: 1}},
 			Relays: []buffer.Relay{{Owner: "web/1/shop", RelayReport: buffer.RelayReport{NotReady: reason, NotReadyClass: class, NotReadyFor: time.Minute}}},
 		}
-		got := relayProblems(s, nil, func(text string) string { return strings.ReplaceAll(text, "s3cret", "***") })
+		got, _ := relayProblems(s, nil, func(text string) string { return strings.ReplaceAll(text, "s3cret", "***") })
 		if diff := cmp.Diff([]string{"relay web/1 has not been ready for 1m 0s: " + want}, got); diff != "" {
 			t.Error(diff)
+		}
+	}
+}
+
+// TestRelayProblems_AllRelays: relays that say the same are all named, so that an outage does not look like a problem of one host.
+func TestRelayProblems_AllRelays(t *testing.T) {
+	t.Parallel()
+	relay := func(owner, sink, reason string, since, seen time.Duration) buffer.Relay {
+		return buffer.Relay{Owner: owner + "/shop", Sink: sink, Seen: seen, RelayReport: buffer.RelayReport{NotReady: reason, NotReadyClass: "sink", NotReadyFor: since, Notice: "slow"}}
+	}
+	for name, c := range map[string]struct {
+		relays        []buffer.Relay
+		want, notices []string
+	}{
+		"one reason": {
+			[]buffer.Relay{relay("a/1", "", "sink: 503", time.Minute, time.Second), relay("b/2", "", "sink: 503", 2*time.Minute, 0)},
+			[]string{"2 relays (a/1, b/2) have not been ready for 2m 0s: sink: 503"},
+			[]string{"2 relays (a/1, b/2): slow"},
+		},
+		"two reasons": {
+			[]buffer.Relay{relay("a/1", "", "sink: 503", time.Minute, 0), relay("b/2", "", "sink: 401", time.Minute, 0)},
+			[]string{"relay a/1 has not been ready for 1m 0s: sink: 503", "relay b/2 has not been ready for 1m 0s: sink: 401"},
+			[]string{"2 relays (a/1, b/2): slow"},
+		},
+		"of several sinks": {
+			[]buffer.Relay{relay("a/1", "crm", "sink: 503", time.Minute, 0), relay("a/1", "log", "sink: 503", time.Minute, 0), relay("b/2", "crm", "sink: 503", time.Minute, 0)},
+			[]string{"2 relays (a/1, b/2), sink crm, have not been ready for 1m 0s: sink: 503", "relay a/1, sink log has not been ready for 1m 0s: sink: 503"},
+			[]string{"2 relays (a/1, b/2), sink crm: slow", "relay a/1, sink log: slow"},
+		},
+		"with the error of the batches": {
+			[]buffer.Relay{relay("a/1", "", "sink: 3 sends in a row delivered nothing, the last: 503 at 10:00", time.Minute, 0), relay("b/2", "", "sink: 4 sends in a row delivered nothing, the last: 503 at 10:00", time.Minute, 0)},
+			[]string{"2 relays (a/1, b/2) have not been ready for 1m 0s: the sink is unavailable"},
+			[]string{"2 relays (a/1, b/2): slow"},
+		},
+		"many": {
+			[]buffer.Relay{
+				relay("a/1", "", "sink: 503", time.Minute, 0), relay("a/2", "", "sink: 503", time.Minute, 0), relay("a/3", "", "sink: 503", time.Minute, 0),
+				relay("a/4", "", "sink: 503", time.Minute, 0), relay("a/5", "", "sink: 503", time.Minute, 0), relay("a/6", "", "sink: 503", time.Minute, 0),
+			},
+			[]string{"6 relays (a/1, a/2, a/3, a/4, a/5, and 1 more) have not been ready for 1m 0s: sink: 503"},
+			[]string{"6 relays (a/1, a/2, a/3, a/4, a/5, and 1 more): slow"},
+		},
+	} {
+		same := func(text string) string { return text }
+		s := &buffer.Status{Relays: c.relays, Waits: []buffer.Wait{{Error: "503 at 10:00", Batches: 1}}}
+		got, _ := relayProblems(s, []string{"crm", "log"}, same)
+		if diff := cmp.Diff(c.want, got); diff != "" {
+			t.Errorf("%s: %s", name, diff)
+		}
+		if diff := cmp.Diff(c.notices, relayNotices(c.relays, []string{"crm", "log"}, same)); diff != "" {
+			t.Errorf("%s: %s", name, diff)
 		}
 	}
 }

@@ -156,7 +156,11 @@ func (a *app) editAndReplay(ctx context.Context, all []deadLetters, f *deadFlags
 	answered := *f
 	answered.yes = true
 	if err := a.change(ctx, replay, one, &answered); err != nil || a.failed {
-		return errors.Join(err, fmt.Errorf("event %s was changed, but not replayed > %s", e.event.Identity(), e.replayCommand(a)))
+		again := ""
+		if err == nil && e.event.Row != nil { // the table refuses the row as it is
+			again = " --edit"
+		}
+		return errors.Join(err, fmt.Errorf("event %s was changed, but not replayed > %s%s", e.event.Identity(), e.replayCommand(a), again))
 	}
 	return nil
 }

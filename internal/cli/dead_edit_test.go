@@ -165,7 +165,7 @@ func TestDeadEdit_Row(t *testing.T) {
 		if db.file == nil {
 			r, left = editing(t, `sed -i 's/"t"/"too long"/'`, path, "--all")
 			r.want(t, 1, "p: replayed 0 dead letters; skipped 1: refused by the table (value too long for type character varying(3))\n",
-				"relay: 5: the table refuses its row: value too long for type character varying(3)\nrelay: event 5 was changed, but not replayed > relay dead replay -c "+path+" --pipeline p --id 5\n")
+				"relay: 5: the table refuses its row: value too long for type character varying(3)\nrelay: event 5 was changed, but not replayed > relay dead replay -c "+path+" --pipeline p --id 5 --edit\n")
 			if len(left) > 0 {
 				t.Errorf("left are %q", left)
 			}

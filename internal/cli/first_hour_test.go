@@ -32,7 +32,7 @@ func TestInit_OwnColumnsAndMore(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "relay.yaml")
 			r := do(t, nil, "init", "--source", db.url, "--table", "outbox", "--sink", "stdout:", "-o", path)
 			r.want(t, 0, c.says, "")
-			r.want(t, 0, "relay marks it after delivery.", "")
+			r.want(t, 0, "relay marks it after delivery, or as it becomes a dead letter.", "")
 			do(t, db.env, "migrate", "-c", path).want(t, 0, ": applied ", "")
 			db.exec(`INSERT INTO outbox (tenant_id, topic, payload, sent_at) VALUES (7, 'o.x', '{"a":1}', '2026-01-02'), (8, 'o.x', '{"a":2}', NULL)`)
 			do(t, db.env, "preview", "-c", path).want(t, 0, `"tenant_id"`, "")

@@ -250,7 +250,11 @@ func askName(q *questions, f *initFlags, d *scaffold.Draft) error {
 		flag: "--name", given: f.name, proposed: scaffold.NameOf(d.Source.Name), text: "Pipeline name, of a-z, 0-9, _ and -",
 	}, func(answer string) error {
 		if strings.Trim(answer, "abcdefghijklmnopqrstuvwxyz0123456789_-") != "" {
-			return usage("--name is %q; expected a name of a-z, 0-9, _ and -", answer)
+			what := "--name"
+			if f.name == "" {
+				what = "the name"
+			}
+			return usage("%s is %q; expected a name of a-z, 0-9, _ and -", what, answer)
 		}
 		d.Name = answer
 		return nil
@@ -339,9 +343,9 @@ func nextSteps(d *scaffold.Draft, catalog *introspect.Database, sink string, oth
 			heading = ""
 		}
 	}
-	create := "create the relay's own tables"
+	create := "create the relay's tables"
 	if d.Source.IsCustom() && d.Source.Driver == "postgres" {
-		create += ", in the schema " + scaffold.Schema
+		create += ", in schema " + scaffold.Schema
 	}
 	file := d.FileArgument()
 	fmt.Fprintf(&b, "\nThen:\n\n  relay migrate -c %s   # %s\n  relay preview -c %s   # see what the next events would send\n  relay run -c %s       # send\n",

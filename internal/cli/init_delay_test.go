@@ -89,3 +89,19 @@ func TestInit_DelayIsNoAge(t *testing.T) {
 		t.Errorf("init says %s", said)
 	}
 }
+
+// TestDoctor_CreatedAtInTheFuture: whatever a column is called, rows that wait were not inserted in the future.
+func TestDoctor_CreatedAtInTheFuture(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.exec("CREATE TABLE notes (id bigserial PRIMARY KEY, body text, leaves timestamptz, group_id uuid)")
+	path := write(t, "pipelines:\n  - name: p\n    source: {url: '"+db.url+"', table: notes, created_at: leaves, project: \"SELECT e.id, to_jsonb(e) - 'group_id' AS payload FROM {events} e\"}\n    sink: {url: 'stdout:'}\n")
+	do(t, nil, "migrate", "-c", path).want(t, 0, "p: ", "")
+	db.exec("INSERT INTO notes (leaves) VALUES (now() - interval '1 day'), (now() + interval '2 seconds')")
+	if r := do(t, nil, "doctor", "-c", path); strings.Contains(r.stdout, "lies in the future") {
+		t.Errorf("doctor says\n%s", r.stdout)
+	}
+	db.exec("INSERT INTO notes (leaves) VALUES (now() + interval '1 day')")
+	do(t, nil, "doctor", "-c", path).want(t, 0, "wait whose leaves lies in the future (1 of the first 1000): they are sent at once\n", "")
+	do(t, nil, "doctor", "-c", path).want(t, 0, "name another column as source.created_at, or none; if it delays rows: set source.available_at: leaves\n", "")
+}

@@ -37,6 +37,11 @@ func TestInit_Marks(t *testing.T) {
 		"shipments":      {false, "shipments", "shipped_at timestamptz, delivered_at timestamptz", "", []string{"shipped_at" + loop, "delivered_at" + loop}, guess},
 		"status":         {false, "order_events", "status int", "", []string{"status" + loop, "with your values: where: 'status = 0' done: mark mark: {status: '1'}"}, guess},
 		"status of text": {false, "order_events", "status text", "", []string{"where: 'status = ''new''' done: mark mark: {status: '''sent'''}"}, guess},
+		"sent_at and status": {
+			false, "mail_queue", "sent_at timestamptz, status text", "'sent_at IS NULL'",
+			[]string{"set in source, with your values: where: 'sent_at IS NULL AND status = ''new''' mark: {sent_at: 'now()', status: '''sent'''}"},
+			"add to source",
+		},
 		"ends": {
 			false, "jobs_outbox", "published_at timestamptz, failed_at timestamptz, is_deleted boolean, deleted_by text", "'published_at IS NULL'",
 			[]string{"rows with failed_at or is_deleted" + ended, "where: 'published_at IS NULL AND failed_at IS NULL AND is_deleted IS NOT TRUE'"},

@@ -92,7 +92,7 @@ func (a *app) askTable(q *questions, f *initFlags, d *scaffold.Draft, catalog *i
 func becomes(s *scaffold.Source) string {
 	switch column, stays := s.Stays(); {
 	case column != "":
-		return "Each row of " + s.Name + " that is not marked as sent in " + column + " is an event, and the relay marks it after delivery."
+		return "Each row of " + s.Name + " that is not marked as sent in " + column + " is an event, and the relay marks it after delivery, or as it becomes a dead letter."
 	case stays:
 		return "The relay marks each row of " + s.Name + " after delivery, as the preset says."
 	}

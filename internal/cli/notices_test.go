@@ -19,9 +19,9 @@ func TestNotices(t *testing.T) {
 		('public.outbox_events', '', 'b/18/orders', 'v1', clock_timestamp() - interval '1 second', 5, 0, 5, 'the sink is slow'),
 		('public.outbox_events', '', 'c/19/orders', 'v1', clock_timestamp() - interval '1 hour', 5, 0, 5, 'was slow')`)
 	status := do(t, nil, "status", "-c", path)
-	status.want(t, 0, "orders: relay a/17: the sink is slow\norders: relay a/17: its answers are odd\n", "")
+	status.want(t, 0, "orders: 2 relays (a/17, b/18): the sink is slow\norders: relay a/17: its answers are odd\n", "")
 	doctor := do(t, nil, "doctor", "-c", path)
-	for _, want := range []string{"WARN  relays", "relay a/17: the sink is slow\n", "relay a/17: its answers are odd\n"} {
+	for _, want := range []string{"WARN  relays", "2 relays (a/17, b/18): the sink is slow\n", "relay a/17: its answers are odd\n"} {
 		doctor.want(t, 0, want, "")
 	}
 	for _, r := range []result{status, doctor} {
@@ -108,4 +108,41 @@ func TestGone(t *testing.T) {
 	do(t, nil, "status", "-c", path).want(t, 0, "orders: relay killed/18 (v2) reported last 30m ", "")
 	db.exec("DELETE FROM outbox_relays WHERE owner LIKE 'ended/%'")
 	do(t, nil, "status", "-c", path).want(t, 0, "; killed/18 did not stop in order: it was killed, or it runs and hangs, or cannot reach the database. > restart it", "")
+}
+
+// TestGone_SeveralPipelines: a process that was killed is named once, and not for each of its pipelines.
+func TestGone_SeveralPipelines(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	path := write(t, onePipeline("orders", db.url, "stdout:",
+		"  - {name: crm, source: {url: \""+db.url+"\", table: crm_events}, sink: {url: \"stdout:\"}}",
+		"  - {name: mail, source: {url: \""+db.url+"\", table: mail_events}, sink: {url: \"stdout:\"}}"))
+	do(t, nil, "migrate", "-c", path).want(t, 0, "created table public.mail_events", "")
+	killed := func(owner, pipeline, table string) {
+		db.exec(`INSERT INTO outbox_relays (buffer, sink, owner, version, seen_at, delivered, dead, last_minute, stopped)
+			VALUES ('public.` + table + `', '', '` + owner + "/" + pipeline + `', 'v2', clock_timestamp() - interval '30 minutes' - random() * interval '20 seconds', 5, 0, 5, false)`)
+	}
+	expect := func(want ...string) {
+		t.Helper()
+		for _, command := range []string{"status", "doctor"} {
+			r := do(t, nil, command, "-c", path)
+			for _, want := range want {
+				r.want(t, 0, want, "")
+			}
+			if n := strings.Count(r.stdout, "did not stop in order"); n != len(want) {
+				t.Errorf("%s says %d times which relays did not stop in order, want %d:\n%s", command, n, len(want), r.stdout)
+			}
+		}
+	}
+	for pipeline, table := range map[string]string{"orders": "outbox_events", "crm": "crm_events", "mail": "mail_events"} {
+		killed("killed/18", pipeline, table)
+		killed("killed/19", pipeline, table)
+		db.exec(`INSERT INTO outbox_relays (buffer, sink, owner, version, seen_at, delivered, dead, last_minute, stopped)
+			VALUES ('public.` + table + `', '', 'runs/17/` + pipeline + `', 'v1', clock_timestamp() + interval '1 hour', 5, 0, 5, false)`)
+	}
+	expect("2 relays did not stop in order in the last hour")
+	do(t, nil, "status", "-c", path).want(t, 0, "\nall pipelines: 2 relays did not stop in order in the last hour", "")
+	killed("other/20", "mail", "mail_events")
+	expect("2 relays did not stop in order in the last hour", "3 relays did not stop in order in the last hour")
+	do(t, nil, "status", "-c", path).want(t, 0, "\norders, crm: 2 relays did not stop in order in the last hour", "")
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/outboxrelay/relay/internal/testserver"
@@ -46,9 +47,10 @@ func TestOutdated(t *testing.T) {
 	}
 	t.Run("Sink", func(t *testing.T) {
 		t.Parallel()
+		var both atomic.Bool
 		api := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
-			if r.Header.Get("Authorization") != "Bearer "+after {
+			if r.Header.Get("Authorization") != "Bearer "+after && !both.Load() {
 				w.WriteHeader(http.StatusUnauthorized)
 			}
 		}))
@@ -73,8 +75,13 @@ func TestOutdated(t *testing.T) {
 		if anybody := adminPage(t, r, "/readyz", ""); strings.Contains(anybody, token) {
 			t.Errorf("without the token /readyz says\n%s", anybody)
 		}
+		both.Store(true) // it is ready, and still has the old one
+		waitForCount(t, db, 1, "SELECT count(*) FROM outbox_relays WHERE not_ready = '' AND delivered = 3")
+		says(t, "status", do(t, nil, "status", "-c", path).stdout, ": "+token+change)
 		r.signal(os.Interrupt)
 		r.exit()
+		both.Store(false)
+		db.insert(3)
 		start(t, nil, "run", "-c", path)
 		waitForCount(t, db, 0, "SELECT count(*) FROM outbox_events")
 	})

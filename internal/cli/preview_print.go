@@ -9,6 +9,7 @@ import (
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/config"
 	"github.com/outboxrelay/relay/internal/preview"
+	"github.com/outboxrelay/relay/internal/scaffold"
 )
 
 // printPreview writes a preview for people. Bodies can be copied as they are.
@@ -107,7 +108,7 @@ func describeEmpty(p *config.Pipeline, result *preview.Result) string {
 		return "The buffer has no events. Insert one and run preview again:\n\n" + insert + "\n"
 	}
 	if result.Excluded > 0 {
-		insert = "  INSERT INTO " + p.Source.Table + " ...; COMMIT;   -- with group_id NULL, and " + where
+		insert = "  INSERT INTO " + scaffold.TableName(p.Source.Table) + " ...; COMMIT;   -- with group_id NULL, and " + where
 	}
 	return text + "To preview an event, insert one and run preview again:\n\n" + insert + "\n"
 }
@@ -116,21 +117,25 @@ func describeEmpty(p *config.Pipeline, result *preview.Result) string {
 func describeClaimed(p *config.Pipeline, result *preview.Result) string {
 	s := &result.Claimed
 	events, waiting := plural(s.Pending, "event", "events"), plural(s.Waiting, "batch", "batches")
+	are, wait := " are", " wait"
+	if s.Pending == 1 {
+		are, wait = " is", " waits"
+	}
 	switch {
 	case s.Waiting == 0:
 		return fmt.Sprintf("All events are claimed: a relay is sending %s.\n", events)
 	case s.Leased > 0:
-		events += " are being sent, or"
+		events += are + " being sent, or"
 	}
 	why := ""
 	if result.Why != "" {
 		why = printable(result.Why) + "\n\n"
 	}
-	return fmt.Sprintf("All events are claimed: %s wait in %s for a retry.\n\n%s"+
+	return fmt.Sprintf("All events are claimed: %s in %s for a retry.\n\n%s"+
 		"Fix the cause. A running relay retries within %v. Preview shows unclaimed events only.\n"+
 		"To see the request of an event that waits, write its envelope to a file, as docs/troubleshooting.md#the-request-of-a-waiting-batch\n"+
 		"says, and run: relay preview -c relay.yaml --events-file FILE\n",
-		events, waiting, why, p.Retry.Max)
+		events+wait, waiting, why, p.Retry.Max)
 }
 
 // eventsOf lists events: "event 17", "events 17, 18 and 998 more".
@@ -148,8 +153,8 @@ func eventsOf(ids []string) string {
 // example is a statement that inserts an event.
 func example(p *config.Pipeline) string {
 	if p.Source.Custom.Is() {
-		return "  INSERT INTO " + p.Source.Table + " ...; COMMIT;   -- with group_id NULL"
+		return "  INSERT INTO " + scaffold.TableName(p.Source.Table) + " ...; COMMIT;   -- with group_id NULL"
 	}
-	return "  INSERT INTO " + p.Source.Table + ` (topic, key, payload)
+	return "  INSERT INTO " + scaffold.TableName(p.Source.Table) + ` (topic, key, payload)
   VALUES ('orders.created', 'customer-7', '{"order": 1}');`
 }

@@ -234,3 +234,15 @@ func TestPreview_HeadersNotSent(t *testing.T) {
 		}
 	}
 }
+
+// TestPreview_QuotedTable: the statement that preview prints can be copied, whatever the table is called; a sentence about one event is one about one.
+func TestPreview_QuotedTable(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.exec(`CREATE TABLE "orderItems" (id bigserial PRIMARY KEY, n int, group_id uuid)`)
+	path := write(t, "pipelines:\n  - name: p\n    source: {url: '"+db.url+"', table: orderItems, project: 'SELECT e.id, to_jsonb(e.n) AS payload FROM {events} e'}\n    sink: {url: 'stdout:'}\n")
+	do(t, nil, "migrate", "-c", path).want(t, 0, "p: ", "")
+	do(t, nil, "preview", "-c", path).want(t, 0, `  INSERT INTO "orderItems" ...; COMMIT;   -- with group_id NULL`, "")
+	db.exec(`INSERT INTO "orderItems" (n) VALUES (7)`)
+	do(t, nil, "doctor", "-c", path).want(t, 0, "it returns a row for the next event\n", "")
+}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -268,22 +269,52 @@ func statusTable(r admin.Report, maxWidth int) string {
 		rows[i] = append(rows[i], states[i])
 	}
 	text := columns(rows, maxWidth)
+	ended, said := endedTogether(r.Pipelines)
 	for i := range r.Pipelines {
-		for _, why := range reasons(&r.Pipelines[i]) {
+		for _, why := range reasons(&r.Pipelines[i], said) {
 			text += why + "\n"
 		}
 	}
-	return text
+	return text + ended
 }
 
-// reasons say why events of a pipeline wait, a line each.
-func reasons(p *admin.PipelineReport) (lines []string) {
+// endedTogether returns a line for each set of relays that did not stop in order and that several pipelines tell of, such as those of one process, and
+// which pipelines these are.
+func endedTogether(pipelines []admin.PipelineReport) (lines string, said map[string]bool) {
+	said = map[string]bool{}
+	for i := range pipelines {
+		p := &pipelines[i]
+		var names []string
+		for j := range pipelines {
+			if other := &pipelines[j]; p.Ended.Names != "" && other.Ended.Names == p.Ended.Names && slices.Contains(other.RelayProblems, other.Ended.Text) {
+				names = append(names, other.Name)
+			}
+		}
+		if len(names) < 2 || said[p.Name] || !slices.Contains(names, p.Name) {
+			continue
+		}
+		for _, name := range names {
+			said[name] = true
+		}
+		of := strings.Join(names, ", ")
+		if len(names) == len(pipelines) {
+			of = "all pipelines"
+		}
+		lines += of + ": " + oneLine(p.Ended.Text) + "\n"
+	}
+	return lines, said
+}
+
+// reasons say why events of a pipeline wait, a line each. endedSaid names the pipelines for which another line tells of relays that did not stop in order.
+func reasons(p *admin.PipelineReport, endedSaid map[string]bool) (lines []string) {
 	add := func(text string) { lines = append(lines, p.Name+": "+oneLine(text)) }
 	for i := range p.Pauses {
 		add(p.Pauses[i].Text(p.Name))
 	}
 	for _, problem := range p.RelayProblems {
-		add(problem)
+		if problem != p.Ended.Text || !endedSaid[p.Name] {
+			add(problem)
+		}
 	}
 	if p.NothingSent != "" {
 		add("nothing is sent: " + p.NothingSent)

@@ -52,6 +52,12 @@ func parseURL(in input, schemes []scheme) (scheme, address, error) {
 
 var schemeName = regexp.MustCompile(`^[a-z][a-z0-9+.-]*$`)
 
+var (
+	shellVariable = regexp.MustCompile(`^\$[A-Za-z_][A-Za-z0-9_]*$`)
+	// hostAndMore is a host with a port or a path.
+	hostAndMore = regexp.MustCompile(`^[A-Za-z0-9.-]+(:[0-9]+|/|:[0-9]+/.*|/.*)$`)
+)
+
 func unknownScheme(in input, schemes []scheme) error {
 	wrong := "is not a URL"
 	switch name, _, ok := strings.Cut(in.text, "://"); {
@@ -59,6 +65,10 @@ func unknownScheme(in input, schemes []scheme) error {
 		wrong = "has an unknown scheme"
 	case ok && schemeName.MatchString(name):
 		wrong = fmt.Sprintf("has the unknown scheme %q", clip(name))
+	case !in.expanded() && shellVariable.MatchString(in.text):
+		wrong = "is not a URL (an environment variable is written ${NAME})"
+	case !ok && !in.expanded() && hostAndMore.MatchString(in.text) && slices.ContainsFunc(schemes, func(s scheme) bool { return s.prefix == "http://" }):
+		wrong = "is not a URL (that of an API begins with http:// or https://)"
 	}
 	return fmt.Errorf("%s; expected %s", wrong, or(prefixes(schemes)))
 }

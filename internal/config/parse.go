@@ -91,6 +91,9 @@ func tooDeep(tokens token.Tokens) (*token.Token, bool) {
 // needsQuotes finds values that look like text but are YAML syntax.
 var needsQuotes = regexp.MustCompile(`[:\[{,-]\s+([@*%` + "`" + `]|\{(topic|key)\})|\{.*\$\{`)
 
+// colonInValue finds values without quotes in which a colon is YAML syntax.
+var colonInValue = regexp.MustCompile(`^[^"'#{[]*[a-z]:\s+[^"'#{[\s|>][^"'#]*:(\s|$)`)
+
 // syntax reports an error of the parser. The error contains no values.
 func (r *reader) syntax(text []byte, err error) {
 	at, message := Place{r.file, 1, 1}, "parsing failed"
@@ -99,8 +102,12 @@ func (r *reader) syntax(text []byte, err error) {
 	}
 	hint := ""
 	lines := bytes.SplitAfter(text, []byte("\n"))
-	if at.Line <= len(lines) && needsQuotes.Match(lines[at.Line-1]) {
+	switch {
+	case at.Line > len(lines):
+	case needsQuotes.Match(lines[at.Line-1]):
 		hint = " (quote a value that starts with @ * % ` or {, or that has ${...} within {...})"
+	case colonInValue.Match(lines[at.Line-1]):
+		hint = " (quote a value that ends with a colon, such as \"stdout:\", or that has a colon and a space)"
 	}
 	r.errorf(at, "the file is not valid YAML: %s; expected YAML%s", oneLine(message), hint)
 }

@@ -214,9 +214,14 @@ func (r *reader) reportUnknownKey(name string, at Place, section string, keys []
 	if section != "" {
 		where = " in " + section
 	}
-	if section == "sinks" && slices.ContainsFunc(new(Pipeline).keys(), func(k key) bool { return k.name == name }) {
+	switch near := nearest(name, all); {
+	case section == "sinks" && len(named(new(Pipeline).keys(), name)) > 0:
 		guess = " (" + name + " is a key of the pipeline, for all its sinks)"
-	} else if near := nearest(name, all); near != "" {
+	case slices.Contains(all, "sinks") && len(named(new(Sink).keys(), name)) > 0:
+		guess = " (" + name + " is a key of sink, or of an entry of sinks)"
+	case slices.Contains(all, "sinks") && len(named(new(RoutedSink).keys(), name)) > 0:
+		guess = " (" + name + " is a key of an entry of sinks)"
+	case near != "":
 		guess = fmt.Sprintf(" (did you mean %s?)", near)
 	}
 	r.errorf(at, "unknown key %s%s%s; expected %s", quote(name), where, guess, or(keyNames(keys, variant)))

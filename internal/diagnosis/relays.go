@@ -18,16 +18,19 @@ func relays(ctx context.Context, p *config.Pipeline, b buffer.Buffer, local func
 	if err != nil {
 		return nil
 	}
-	notReady, running := admin.NotReady(status.Relays, p.SinkNames())
+	notReady, running := admin.NotReady(status.Relays, p.SinkNames(), func(r *buffer.Relay) string { return r.NotReady })
 	for i := range notReady {
-		r := &notReady[i]
-		bad := ""
-		if r.NotReadyClass == buffer.NotReadyRefusing {
+		n := &notReady[i]
+		bad, itIs := "", "it is"
+		if len(n.Relays) > 1 {
+			itIs = "they are"
+		}
+		if n.Relays[0].NotReadyClass == buffer.NotReadyRefusing {
 			bad = "; if the sink accepts other events, these are bad: to remove many, pause the pipeline and move them into a table of your own (docs/troubleshooting.md#to-remove-a-burst-of-bad-events)"
 		}
 		findings = append(findings, buffer.Finding{
 			Level: buffer.LevelError, Subject: about,
-			Text: fmt.Sprintf("%s reported %s ago that it is not ready: %s", admin.RelayName(r), admin.Age(r.Seen), r.NotReady),
+			Text: fmt.Sprintf("%s reported %s ago that %s not ready: %s", n.Name(), admin.Age(n.Seen()), itIs, n.Reason),
 			Fix:  "remove this cause, then relay retry --now -c relay.yaml sends at once; relay preview -c relay.yaml shows the requests of unclaimed events, and with --events-file FILE those of events that wait (docs/troubleshooting.md#the-request-of-a-waiting-batch)" + bad,
 		})
 	}
@@ -57,6 +60,7 @@ func relays(ctx context.Context, p *config.Pipeline, b buffer.Buffer, local func
 			Level: buffer.LevelWarning, Subject: about, Text: admin.GoneText(gone),
 			Fix: "find out why " + ended + " ended: " + its + " log, memory limits, a crash of the host. " + map[bool]string{true: "The next relay takes", false: "Other relays take"}[running == 0] +
 				" " + its + " batches over when their leases end",
+			About: fmt.Sprint("ended ", running == 0, admin.GoneNames(gone)), // the ages in the text differ
 		})
 	}
 	findings = append(findings, admin.Unserved(&status, p.SinkNames())...)

@@ -44,13 +44,17 @@ func (s *Source) Marks() (all []Notice) {
 		}
 		text += ". If it says which rows are events, "
 		lines := s.example(c, m)
+		change := "add to source"
+		if m.column != "" {
+			change = "set in source"
+		}
 		switch _, fits := s.markBy(c); {
 		case lines == nil:
 			text += "name the condition as source.where (docs/tables.md)."
 		case fits:
-			text += "add to source:"
+			text += change + ":"
 		default:
-			text += "add to source, with your values:"
+			text += change + ", with your values:"
 		}
 		all = append(all, Notice{text, lines})
 	}
@@ -77,7 +81,7 @@ func (s *Source) example(c *introspect.Column, named mark) []string {
 		return nil
 	}
 	if named.column != "" {
-		return []string{"where: " + quoted(named.where+" AND "+m.where)}
+		return []string{"where: " + quoted(named.where+" AND "+m.where), "mark: {" + named.pair() + ", " + m.pair() + "}"}
 	}
 	return m.lines()
 }
@@ -227,8 +231,11 @@ func (s *Source) markBy(c *introspect.Column) (mark, bool) {
 
 // lines are those of a source that marks rows.
 func (m mark) lines() []string {
-	return []string{"where: " + quoted(m.where), "done: mark", "mark: {" + scalar(m.column) + ": " + quoted(m.value) + "}"}
+	return []string{"where: " + quoted(m.where), "done: mark", "mark: {" + m.pair() + "}"}
 }
+
+// pair is the column and its value in source.mark.
+func (m mark) pair() string { return scalar(m.column) + ": " + quoted(m.value) }
 
 // writeMark names the rows that are events, and what they are marked with.
 func (s *Source) writeMark(w *writer) {
@@ -240,7 +247,7 @@ func (s *Source) writeMark(w *writer) {
 	if s.Mark != "" {
 		guess = ""
 	}
-	w.comment(3, "Only rows that are not marked as sent in "+m.column+" are events."+guess+" A row that was delivered stays, and is marked. "+
+	w.comment(3, "Only rows that are not marked as sent in "+m.column+" are events."+guess+" A row that was delivered, or that became a dead letter, stays, and is marked. "+
 		"To delete it instead, remove done and mark.")
 	for _, line := range m.lines() {
 		w.line(3, line)

@@ -19,6 +19,14 @@ func tableName(driver string, t *introspect.Table) string {
 	return identifier(t.Schema) + "." + identifier(t.Name)
 }
 
+// TableName is a table of a configuration, which may have a schema, as statements name it.
+func TableName(table string) string {
+	if schema, name, ok := strings.Cut(table, "."); ok {
+		return identifier(schema) + "." + identifier(name)
+	}
+	return identifier(table)
+}
+
 var plainName = regexp.MustCompile(`^[a-z_][a-z0-9_]*$`)
 
 // identifier is a name in SQL, quoted if it needs quotes on PostgreSQL or SQLite.

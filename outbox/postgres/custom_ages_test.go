@@ -65,7 +65,7 @@ func TestCheck_CustomCreatedAt(t *testing.T) {
 	custom := buffer.CustomTable{ID: "id", Project: "SELECT e.id, to_jsonb(e.n) AS payload FROM {events} e"}
 	o := newCustomFixture(t, testserver.Postgres(t), "CREATE SCHEMA relay; CREATE TABLE changes (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, n integer, day date, group_id uuid)", custom, "changes")
 	for column, want := range map[string]string{
-		"gone": `has no column "gone", which source.created_at names`, "n": "which source.created_at names, is integer; expected timestamptz", "day": "is date; expected timestamptz",
+		"gone": `has no column "gone", which source.created_at names: `, "dax": "which source.created_at names (did you mean day?)", "n": "which source.created_at names, is integer; expected timestamptz", "day": "is date; expected timestamptz",
 	} {
 		c := o.config
 		c.Custom.CreatedAt = column

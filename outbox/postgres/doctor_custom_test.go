@@ -146,6 +146,10 @@ func TestDiagnose_CustomTableFixes(t *testing.T) {
 			config: func(c *postgres.Config) { c.Custom.ID = "Id" }, level: buffer.LevelError, about: "tables",
 			says: `has no column "Id", which source.id names`, fix: "-",
 		},
+		"a delay of a similar name": {
+			damage: "ALTER TABLE " + events + " ADD COLUMN run_at timestamptz", config: func(c *postgres.Config) { c.Custom.AvailableAt = "rum_at" }, level: buffer.LevelError, about: "tables",
+			says: `has no column "rum_at", which source.available_at names (did you mean run_at?)`, fix: "-",
+		},
 		"a key of text": {
 			damage: "ALTER TABLE " + events + " ALTER id DROP IDENTITY; ALTER TABLE app.contact_activity_events ALTER id TYPE text", level: buffer.LevelError, about: "tables",
 			says: "column id of table app.contact_activity_events is text", fix: "cursor",

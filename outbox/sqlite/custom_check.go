@@ -72,7 +72,11 @@ func (c *customTable) missing(ctx context.Context, tx transaction) (missing []bu
 			"correct source.id, or create the table again with "+key+" INTEGER PRIMARY KEY AUTOINCREMENT")
 	}
 	if created := c.b.config.Custom.CreatedAt; created != "" && !tx.shape.ages {
-		add("has no column "+db.Quote(created)+", which source.created_at names", "name the column that says when a row was inserted")
+		guess := ""
+		if near := buffer.Nearest(created, tx.shape.columns, max(1, len(created)/3)); near != "" {
+			guess = " (did you mean " + near + "?)"
+		}
+		add("has no column "+db.Quote(created)+", which source.created_at names"+guess, "name the column that says when a row was inserted")
 	}
 	addGroup := "ALTER TABLE " + table + " ADD COLUMN group_id TEXT"
 	switch {

@@ -63,6 +63,26 @@ func Check(ctx context.Context, db *pg.DB, t Facts, c Config, missing *catalog.F
 	return err
 }
 
+// addMissing adds that a column which a setting names does not exist. create is the statement that adds it, "" if none does; fix says what to do without it.
+// With a column of a similar name create comes second: a new column of delays would send all delayed events at once.
+func addMissing(f *catalog.Findings, t Facts, name, setting, fix, create string) {
+	names := make([]string, len(t.Columns))
+	for i := range t.Columns {
+		names[i] = t.Columns[i].Name
+	}
+	text := "table " + t.Table.Quoted + " has no column " + pg.Quote(name) + ", which " + setting + " names"
+	switch near := buffer.Nearest(name, names, max(1, len(name)/3)); {
+	case near != "" && create != "":
+		fix = "correct " + setting + ", or, to create it: " + create
+		fallthrough
+	case near != "":
+		text += " (did you mean " + near + "?)"
+	case create != "":
+		fix = create
+	}
+	f.Add(text, fix)
+}
+
 // checkKey checks the primary key.
 func checkKey(f *catalog.Findings, t Facts, c Config) {
 	table, key := t.Table.Quoted, t.Column(c.ID)
@@ -71,7 +91,7 @@ func checkKey(f *catalog.Findings, t Facts, c Config) {
 		for _, c := range t.Columns {
 			names = append(names, c.Quoted)
 		}
-		f.Add("table "+table+" has no column "+pg.Quote(c.ID)+", which source.id names", "name its primary key there, one of "+strings.Join(names, ", "))
+		addMissing(f, t, c.ID, "source.id", "name its primary key there, one of "+strings.Join(names, ", "), "")
 		return
 	}
 	checkUnique(f, t.Table, key, "source.id")
@@ -90,8 +110,7 @@ func checkCursor(f *catalog.Findings, t Facts, c Config) {
 	switch {
 	case c.Cursor == "":
 	case cursor.Name == "":
-		f.Add("table "+table+" has no column "+pg.Quote(c.Cursor)+", which source.cursor names",
-			"ALTER TABLE "+table+" ADD COLUMN "+pg.Quote(c.Cursor)+" bigint GENERATED ALWAYS AS IDENTITY UNIQUE")
+		addMissing(f, t, c.Cursor, "source.cursor", "", "ALTER TABLE "+table+" ADD COLUMN "+pg.Quote(c.Cursor)+" bigint GENERATED ALWAYS AS IDENTITY UNIQUE")
 	case !cursor.IsInteger():
 		f.Add("column "+cursor.Quoted+" of table "+table+", which source.cursor names, is "+cursor.Type+"; expected an integer; name another", AddCursor(table))
 	default:
@@ -105,7 +124,7 @@ func checkCreated(f *catalog.Findings, t Facts, c Config) {
 	switch {
 	case c.CreatedAt == "":
 	case created.Name == "":
-		f.Add("table "+table+" has no column "+pg.Quote(c.CreatedAt)+", which source.created_at names", "name the column that says when a row was inserted")
+		addMissing(f, t, c.CreatedAt, "source.created_at", "name the column that says when a row was inserted", "")
 	case created.OID != pg.OIDTimestamptz && created.OID != pg.OIDTimestamp:
 		f.Add("column "+created.Quoted+" of table "+table+", which source.created_at names, is "+created.Type+"; expected timestamptz", "name another column, or none")
 	}
@@ -118,7 +137,7 @@ func checkAvailable(ctx context.Context, db *pg.DB, f *catalog.Findings, t Facts
 	case c.AvailableAt == "":
 		return nil
 	case available.Name == "":
-		f.Add("table "+table+" has no column "+pg.Quote(c.AvailableAt)+", which source.available_at names", "ALTER TABLE "+table+" ADD COLUMN "+pg.Quote(c.AvailableAt)+" timestamptz")
+		addMissing(f, t, c.AvailableAt, "source.available_at", "", "ALTER TABLE "+table+" ADD COLUMN "+pg.Quote(c.AvailableAt)+" timestamptz")
 		return nil
 	case available.OID != pg.OIDTimestamptz:
 		f.Add("column "+available.Quoted+" of table "+table+", which source.available_at names, is "+available.Type+"; expected timestamptz",

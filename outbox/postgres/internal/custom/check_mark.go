@@ -79,8 +79,7 @@ func checkMarkColumn(missing *catalog.Findings, t Facts, c Config, name string) 
 	what := "column " + pg.Quote(name) + " of table " + t.Table.Quoted + ", which source.mark names,"
 	switch {
 	case column.Name == "":
-		missing.Add("table "+t.Table.Quoted+" has no column "+pg.Quote(name)+", which source.mark names",
-			"name a column that says whether a row is done, or: ALTER TABLE "+t.Table.Quoted+" ADD COLUMN "+pg.Quote(name)+" timestamptz")
+		addMissing(missing, t, name, "source.mark", "name a column that says whether a row is done, or: ALTER TABLE "+t.Table.Quoted+" ADD COLUMN "+pg.Quote(name)+" timestamptz", "")
 	case column.Generated:
 		missing.Add(what+" is computed by the database", "name another column")
 	case slices.Contains([]string{c.ID, c.Cursor, "group_id"}, name):

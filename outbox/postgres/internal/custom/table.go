@@ -24,6 +24,9 @@ import (
 	"github.com/outboxrelay/relay/outbox/postgres/internal/watermark"
 )
 
+// Inserted is the column that says when a row was inserted; "" if there is none.
+func (t *Table) Inserted() string { return t.inserted.Name }
+
 // Table is a custom table that lacks nothing.
 type Table struct {
 	Parts

@@ -112,11 +112,13 @@ func (d *diagnosis) countWaiting(ctx context.Context, events catalog.Table, colu
 	d.failed(aboutCustom, err)
 }
 
-// early adds rows that are sent before the time in a column whose name suggests that they must not be, among some of those that wait.
+// early adds rows that are sent before the time in a column whose name suggests that they must not be, or that is to say when they were inserted, among
+// some of those that wait.
 func (d *diagnosis) early(ctx context.Context, events catalog.Table) {
 	where := d.state.Custom.Where()
 	for _, c := range events.Columns {
-		if !buffer.LooksDelay(c) || c == d.state.Tables.AvailableAt || strings.Contains(strings.ToLower(where), strings.ToLower(c)) {
+		inserted := c == d.state.Custom.Inserted()
+		if !buffer.LooksDelay(c) && !inserted || c == d.state.Tables.AvailableAt || strings.Contains(strings.ToLower(where), strings.ToLower(c)) {
 			continue
 		}
 		now, fix := "statement_timestamp()", "set source.available_at: "+c
@@ -127,6 +129,10 @@ func (d *diagnosis) early(ctx context.Context, events catalog.Table) {
 			fix = "ALTER TABLE " + events.Quoted + " ALTER COLUMN " + pg.Quote(c) + " TYPE timestamptz USING " + pg.Quote(c) + " AT TIME ZONE 'UTC'; then " + fix
 		default:
 			continue
+		}
+		if inserted {
+			now += " + interval '5 minutes'" // the application's clock may be ahead
+			fix = "if " + c + " does not say when a row was inserted, name another column as source.created_at, or none; if it delays rows: " + fix
 		}
 		d.countWaiting(ctx, events, pg.Quote(c), pg.Quote(c)+" > "+now, func(n string) { d.findings = append(d.findings, projection.Early(n, events.Quoted, c, fix)) })
 	}
@@ -306,7 +312,7 @@ func (d *diagnosis) projection(ctx context.Context) {
 		d.failed(about, batch.ProjectErr)
 		return
 	}
-	cause, next := batch.ProjectErr, fmt.Sprintf("of the next %d events", batch.Len())
+	cause, next := batch.ProjectErr, "of "+nextEvents(batch.Len())
 	var missing, rejected []string
 	for i := range batch.Rejected {
 		switch r := &batch.Rejected[i]; {
@@ -327,7 +333,16 @@ func (d *diagnosis) projection(ctx context.Context) {
 	case len(missing) > 0:
 		d.warn(about, fmt.Sprintf("%s it returns no row for %d, which would be buried as %q: %s", next, len(missing), buffer.ErrNotProjected, strings.Join(missing, ", ")),
 			"check the joins in source.project; if their parents are gone, this is as intended")
+	case batch.Len() == 1:
+		d.ok(about, "it returns a row for the next event")
 	default:
-		d.ok(about, fmt.Sprintf("it returns a row for each of the next %d events", batch.Len()))
+		d.ok(about, "it returns a row for each of "+nextEvents(batch.Len()))
 	}
+}
+
+func nextEvents(n int) string {
+	if n == 1 {
+		return "the next event"
+	}
+	return fmt.Sprintf("the next %d events", n)
 }

@@ -32,7 +32,7 @@ func NewPool(url string, connections int) (*Pool, error) {
 	harden(config.ConnConfig)
 	config.MaxConns = int32(min(connections, 1<<16)) //nolint:gosec // bounded
 	config.MinConns = 0
-	config.MaxConnIdleTime = 5 * time.Minute
+	config.MaxConnIdleTime = time.Minute // checks at the start, and bursts, open several times as many as a quiet relay uses
 	p := &Pool{config: config}
 	config.AfterConnect = p.begin
 	return p, nil
