@@ -1,6 +1,7 @@
 package delivery
 
 import (
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"time"
@@ -53,12 +54,13 @@ func passedOver(l *buffer.Lease, wait time.Duration, refusal error) buffer.Outco
 	}
 }
 
-// tryOne makes a batch of the first event, due at once, and lets the others wait like a batch that is passed over.
+// tryOne makes a batch of one event, due at once, and lets the others wait like a batch that is passed over. The event is drawn: the bad one may be the first of each batch, or the last.
 func tryOne(l *buffer.Lease, wait time.Duration, refusal error) []buffer.Outcome {
 	ids := l.IDs()
+	i := rand.IntN(len(ids))
 	rest := passedOver(l, wait, refusal)
-	rest.IDs, rest.GroupID = ids[1:], buffer.NewGroupID()
-	return []buffer.Outcome{sendNow(l, ids[:1], ""), rest}
+	rest.IDs, rest.GroupID = slices.Concat(ids[:i], ids[i+1:]), buffer.NewGroupID()
+	return []buffer.Outcome{sendNow(l, ids[i:i+1], ""), rest}
 }
 
 // deferParts splits a batch by the unavailable addresses whose sends time out.

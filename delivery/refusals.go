@@ -175,7 +175,11 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 	if every := d.several && d.events.many(); d.refusing && every && !d.saidEvery {
 		d.saidEvery, began = true, true
 	}
-	if d.paused() {
+	switch {
+	case !d.paused():
+	case !alone && d.onPath(l.GroupID, before.rootOf(l)): // the other parts are the next tries, at once: they are few
+		d.tries.now()
+	default:
 		d.tries.refused(now)
 	}
 	return false, hold, began
@@ -188,11 +192,18 @@ func (d *refusals) paused() bool { return d.refusing || d.enough > 0 && d.row >=
 // requestsFor is how many find a single event of a batch of n, with one for each half beside the path.
 func requestsFor(n int) int { return 2*bits.Len(uint(n-1)) + 1 } //nolint:gosec // n is positive
 
+// searching reports whether the search goes on: it is not clear yet that the sink refuses everything. first: no other batch is sent meanwhile.
+func (d *refusals) searching() (goesOn, first bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return !d.refusing, !d.refusing && d.paused()
+}
+
 // takesAll reports whether the sink may get any number of batches.
 func (d *refusals) takesAll() bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return !d.paused()
+	return !d.paused() && !d.search.oneByOne()
 }
 
 // rootOf returns the batch that this one was a part of at first.
@@ -201,6 +212,11 @@ func (one refusal) rootOf(l *buffer.Lease) uuid.UUID {
 		return l.GroupID
 	}
 	return one.root
+}
+
+// onPath reports whether a batch is to be halved, or was the other half of such a one while the search for an event alone goes on.
+func (d *refusals) onPath(id, root uuid.UUID) bool {
+	return id == d.path || !d.alone && d.path != uuid.Nil && d.batches[d.path].root == root
 }
 
 // remember keeps, before a settle, which batches the refused one becomes. Its send began then.
@@ -362,11 +378,11 @@ func (d *refusals) passesOver(l *buffer.Lease) (wait time.Duration, why error) {
 }
 
 // triesOne returns why only one event of the batch is sent, and for how long the others wait: the sink seems to refuse everything, and a batch of many may have a
-// bad event, however well the sink is. A batch that was refused, or that may have been sent, stays as it is. nil: send it.
+// bad event, however well the sink is. A batch that was refused, or that may have been sent, stays as it is, and so does every batch after maxOnes tries. nil: send it.
 func (d *refusals) triesOne(l *buffer.Lease) (wait time.Duration, why error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if !d.refusing || l.Len() < 2 || l.Attempts > 0 || l.Outages > 0 || maybeSent(l) || l.GroupID == d.path {
+	if !d.refusing || d.tries.n > maxOnes || l.Len() < 2 || l.Attempts > 0 || l.Outages > 0 || maybeSent(l) || l.GroupID == d.path {
 		return 0, nil
 	}
 	return d.tries.pause(), d.last

@@ -97,7 +97,10 @@ func (l *ledger) search(t testing.TB) {
 			return cmp.Or(cmp.Compare(a.Len(), b.Len()), cmp.Compare(a.FirstID, b.FirstID))
 		}))
 	}
-	for l.TakesAll() && l.take(t, smallest, true) != nil && l.report.WasRefused {
+	for {
+		if goesOn, _ := l.Searching(); !goesOn || l.take(t, smallest, true) == nil || !l.report.WasRefused {
+			return
+		}
 	}
 }
 
@@ -444,6 +447,61 @@ func TestRefusal(t *testing.T) {
 			r, err := l.Work(t.Context(), t.Context(), b, nil, nil)
 			expectError(t, err, nil)
 			expect(t, what+": one is tried", r.TriesOne, what == "fresh")
+		}
+	})
+
+	// Many batches were handed over at once, so that the search has not come to an event alone when the pause begins: its parts come first, and at once.
+	run("OfEverythingSearchesFirst", func(t *testing.T) {
+		l := newLedger(nil, refusesAll)
+		const batches, n = 20, 100
+		for i := range int64(batches) {
+			l.put(idsFrom(1+i*n, n)...)
+		}
+		for range batches {
+			l.next(t)
+		}
+		goesOn, first := l.Searching()
+		expect(t, "the search goes on, before all else", fmt.Sprint(goesOn, first), "true true")
+		smallest := func(due []*waiting) int {
+			return slices.Index(due, slices.MinFunc(due, func(a, b *waiting) int { return cmp.Compare(a.Len(), b.Len()) }))
+		}
+		<-time.After(10 * time.Second) // the pause that began before
+		for began := time.Now(); first; _, first = l.Searching() {
+			if l.Allow(t.Context()) != 1 || time.Since(began) > time.Second {
+				t.Fatal("the search waits for the pause between two tries")
+			}
+			l.take(t, smallest, false)
+		}
+		if l.Refusal() == nil || l.sends > batches+2*bits.Len(n) {
+			t.Errorf("%d requests, refusal %v; expected one for each batch and each part", l.sends, l.Refusal())
+		}
+	})
+
+	// The bad event may be the first of every batch. Each cut leaves a row more in the ledger, so they end.
+	run("OfEverythingTriesAnyOne", func(t *testing.T) {
+		l := newLedger(nil, refusesAll)
+		l.put(1)
+		l.put(2)
+		l.drain(t)
+		work := func(ids ...int64) delivery.Report {
+			r, err := l.Work(t.Context(), t.Context(), leaseOf(buffer.NewGroupID(), ids), nil, nil)
+			expectError(t, err, nil)
+			return r
+		}
+		tried := map[int64]int{}
+		for cut := 0; work(10, 11, 12).TriesOne; cut++ {
+			if cut > 1000 {
+				t.Fatal("batches are cut for ever")
+			}
+			for _, o := range l.settled {
+				if len(o.IDs) == 1 {
+					tried[o.IDs[0]]++
+				}
+			}
+			work(5) // it is refused
+		}
+		if tried[10] == 0 || tried[11] == 0 || tried[12] == 0 || tried[10]+tried[11]+tried[12] < 900 {
+			t.Errorf("the events were tried %v times; expected each, and nearly 1000 in all", tried)
 		}
 	})
 

@@ -34,10 +34,13 @@ func (s *search) refused(root uuid.UUID, n int) {
 // accepted notes that a fresh batch was.
 func (s *search) accepted() { s.beside, s.besides = 0, uuid.Nil }
 
+// oneByOne reports whether one batch at a time is sent.
+func (s *search) oneByOne() bool { return s.beside >= refusedInRow }
+
 // allow returns how many batches may be claimed: any number, or one that is searched, if it is refused, before the next.
 func (s *search) allow() int {
 	switch {
-	case s.beside < refusedInRow:
+	case !s.oneByOne():
 		return math.MaxInt
 	case s.workers >= maxSearching:
 		return 0

@@ -19,6 +19,8 @@ type tries struct {
 const (
 	// tryTakes is how long a claim and its send are waited for before another is tried.
 	tryTakes = time.Second
+	// maxOnes is how many tries may cut an event off a batch: each leaves a row more in the ledger.
+	maxOnes = 1000
 	// maxSkip bounds what a try passes over: each costs a claim.
 	maxSkip = 127
 )

@@ -448,6 +448,15 @@ func (w *Worker) Allow(ctx context.Context) int {
 	return min(allowed, w.refusals.allow())
 }
 
+// Searching reports whether a search goes on: the sink may still refuse these events only. first: so many were refused that no other batch is sent until the
+// search has come to an event alone.
+func (w *Worker) Searching() (goesOn, first bool) {
+	if w.breakers.outage() != nil {
+		return false, false
+	}
+	return w.refusals.searching()
+}
+
 // TakesAll reports whether any number of batches may be claimed for the sink. It calls nothing of the sink.
 func (w *Worker) TakesAll() bool { return w.breakers.outage() == nil && w.refusals.takesAll() }
 

@@ -13,6 +13,8 @@ type Ticket struct {
 	Newest bool
 	// Smallest, with Due: take over the smallest (buffer.DueSmallest). The distributor issues none; a worker goes on with such after a batch was halved.
 	Smallest bool
+	// Single, with Due: take over the newest single event (buffer.DueSingle). The distributor issues none, either: a worker goes on with it after one was cut off.
+	Single bool
 	// Suspect, with Due: take over a suspect (buffer.DueSuspect), and send nothing else meanwhile.
 	Suspect bool
 	// BatchSize is the events the batch may hold.

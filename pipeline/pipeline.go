@@ -229,6 +229,8 @@ func claim(ctx context.Context, c *claimer.Claimer, ticket distributor.Ticket, l
 			l, err = c.TakeOver(ctx, buffer.DueSuspect)
 		case ticket.Newest:
 			l, err = c.TakeOver(ctx, buffer.DueNewest)
+		case ticket.Single:
+			l, err = c.TakeOver(ctx, buffer.DueSingle)
 		case ticket.Smallest:
 			l, err = c.TakeOver(ctx, buffer.DueSmallest)
 		case ticket.Due:
@@ -261,21 +263,33 @@ func (p *Pipeline) read(ctx context.Context, c *claimer.Claimer, l *buffer.Lease
 func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket distributor.Ticket) (distributor.Report, error) {
 	report, done, err := p.workOnce(ctx, stop, c, ticket)
 	if err == nil && done.TriesOne {
-		_, done, err = p.workOnce(ctx, stop, c, distributor.Ticket{Due: true, Newest: true, BatchSize: ticket.BatchSize})
+		_, done, err = p.workOnce(ctx, stop, c, distributor.Ticket{Due: true, Single: true, BatchSize: ticket.BatchSize})
 	}
-	if err != nil || done.Halved == nil || !p.worker.BeginSearch(done.Halved) {
-		return report, err
+	if err == nil {
+		report.Searched, err = p.search(ctx, stop, c, done.Halved, ticket.BatchSize)
+	}
+	return report, err
+}
+
+// search goes on with the parts of a batch that was halved; nil: none was. It reports whether it searched. The error is that of work.
+func (p *Pipeline) search(ctx, stop context.Context, c *claimer.Claimer, halved *delivery.Halved, batchSize int) (searched bool, err error) {
+	if halved == nil || !p.worker.BeginSearch(halved) {
+		return false, nil
 	}
 	defer p.worker.EndSearch()
-	report.Searched = true
-	for goesOn := true; goesOn && ctx.Err() == nil && !p.pause.paused.Load() && p.worker.TakesAll(); { // until nothing is due that was refused
-		next, part, err := p.workOnce(ctx, stop, c, distributor.Ticket{Due: true, Smallest: true, BatchSize: ticket.BatchSize})
-		if err != nil {
-			return report, err
+	for ctx.Err() == nil && !p.pause.paused.Load() {
+		if goesOn, _ := p.worker.Searching(); !goesOn {
+			break
 		}
-		goesOn = next.Events > 0 && part.WasRefused
+		next, part, err := p.workOnce(ctx, stop, c, distributor.Ticket{Due: true, Smallest: true, BatchSize: batchSize})
+		if err != nil {
+			return true, err
+		}
+		if next.Events == 0 || !part.WasRefused { // nothing is due that was refused
+			break
+		}
 	}
-	return report, nil
+	return true, nil
 }
 
 // workOnce claims, sends and settles one batch.
@@ -302,8 +316,7 @@ func (p *Pipeline) workOnce(ctx, stop context.Context, c *claimer.Claimer, ticke
 	// Not ctx: a claim that a signal cuts off in mid-commit would stay there until its lease is over.
 	began := time.Now()
 	limit := p.limiter.fit(ticket.BatchSize)
-	ticket.Newest = ticket.Newest && p.worker.Refusal() != nil // the search for a bad event goes on with its own parts
-	l, err := claim(stop, c, ticket, limit)
+	l, err := claim(stop, c, p.inTurn(ticket), limit)
 	report.Took = time.Since(began)
 	if ticket.Due || ticket.Suspect { // it says nothing of claims, which may fail for a reason of their own
 		p.health.takeOver(err)
@@ -346,6 +359,14 @@ func (p *Pipeline) workOnce(ctx, stop context.Context, c *claimer.Claimer, ticke
 	done, err = p.deliver(leaseCtx, stop, l, fresh, acquireSlot, leave)
 	report.PutBack, report.DueIn, report.PassedOver = done.PutBack, done.DueIn, done.PassedOver
 	return report, done, err
+}
+
+// inTurn returns the ticket for what is to be taken over now. The search for a bad event goes on with its own parts: they come before all that waits.
+func (p *Pipeline) inTurn(ticket distributor.Ticket) distributor.Ticket {
+	_, searchFirst := p.worker.Searching()
+	ticket.Newest = ticket.Newest && p.worker.Refusal() != nil
+	ticket.Smallest = ticket.Smallest || searchFirst && ticket.Due && !ticket.Suspect && !ticket.Single
+	return ticket
 }
 
 // claimed is how a batch of fresh events was claimed; zero for one that was taken over.

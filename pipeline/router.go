@@ -379,16 +379,24 @@ func (p *Pipeline) workRest(ctx, stop context.Context, c *claimer.Claimer) error
 func (p *Pipeline) workHanded(ctx, stop context.Context, c *claimer.Claimer, h handed) error {
 	p.limiter.begin()
 	defer p.limiter.end()
+	done, err := p.workLease(stop, c, h)
+	if err == nil {
+		_, err = p.search(ctx, stop, c, done.Halved, p.config.BatchSize)
+	}
+	return err
+}
+
+// workLease is the part of workHanded that has the lease.
+func (p *Pipeline) workLease(stop context.Context, c *claimer.Claimer, h handed) (done delivery.Report, err error) {
 	defer p.health.begin()()
 	leaseCtx, end := c.KeepAlive(stop, h.Lease)
 	defer end()
 	leave, ok := p.config.Gate.enter(stop)
 	if !ok {
-		return context.Cause(stop)
+		return done, context.Cause(stop)
 	}
 	defer leave()
 	leaseCtx, span := p.tracer.Batch(leaseCtx, h.Lease, h.began, h.ended)
 	defer span.End()
-	_, err := p.deliver(leaseCtx, stop, h.Lease, claimed{limit: p.config.BatchSize, began: h.began, ended: time.Now()}, delivery.AcquireSlot(p.limiter.slots.acquire), leave)
-	return err
+	return p.deliver(leaseCtx, stop, h.Lease, claimed{limit: p.config.BatchSize, began: h.began, ended: time.Now()}, delivery.AcquireSlot(p.limiter.slots.acquire), leave)
 }

@@ -122,6 +122,8 @@ const (
 	// DueSmallest is a batch like DueRetry: the one with the fewest events, and of several such the one with the earliest. Where order is kept, or more than a
 	// thousand are due, it may be another.
 	DueSmallest
+	// DueSingle is a batch like DueNewest, but one of a single event comes before the others that were refused as often.
+	DueSingle
 )
 
 // SuspectAfter is how many unfinished leases in a row make a batch a suspect. The first says nothing: whatever ends a

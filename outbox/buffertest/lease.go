@@ -24,6 +24,7 @@ var leaseCases = []testCase{
 	{name: "lease/suspects are taken over apart", run: leaseSuspects},
 	{name: "lease/the newest is taken over first", run: leaseNewest},
 	{name: "lease/the smallest is taken over first", run: leaseSmallest},
+	{name: "lease/a single event is taken over first", run: leaseSingle},
 	{name: "lease/unreadable batch is put back", relayTableOnly: true, run: leaseUnreadable},
 	{name: "lease/concurrent takeovers take different batches", run: leaseTogether},
 	{name: "lease/takeover skips locked batches", rowLocksOnly: true, run: leaseLocked},
@@ -251,6 +252,20 @@ func leaseSmallest(t *testing.T, h Harness) {
 	}
 	settle(t, f.Buffer, takeOverKind(t, f.Buffer, buffer.DueSmallest, large), delivered())
 	takeOverKind(t, f.Buffer, buffer.DueSmallest, nil)
+}
+
+// Of the batches that are due, those that were refused least often come first, of them single events, and of these the newest.
+func leaseSingle(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	f.Insert(t, orders(7)...)
+	first, second, refused, large := claim(t, f.Buffer, 1), claim(t, f.Buffer, 1), claim(t, f.Buffer, 1), claim(t, f.Buffer, 4)
+	for _, l := range []*buffer.Lease{first, large, refused, second} {
+		settle(t, f.Buffer, l, buffer.Outcome{Verdict: buffer.Retry, GroupID: l.GroupID, Attempts: map[*buffer.Lease]int{refused: 1}[l]})
+	}
+	for _, want := range []*buffer.Lease{second, first, large, refused} {
+		settle(t, f.Buffer, takeOverKind(t, f.Buffer, buffer.DueSingle, want), delivered())
+	}
+	takeOverKind(t, f.Buffer, buffer.DueSingle, nil)
 }
 
 func leaseSuspects(t *testing.T, h Harness) {

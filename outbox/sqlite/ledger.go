@@ -114,7 +114,10 @@ WHERE group_id = coalesce(?4, (
     AND ` + suspectSQL + ` = ?5
   ORDER BY due_at LIMIT 1))` + takenSQL
 
-var takeOverNewestSQL = strings.Replace(takeOverSQL, "ORDER BY due_at", "ORDER BY attempts, last_id DESC", 1)
+var (
+	takeOverNewestSQL = strings.Replace(takeOverSQL, "ORDER BY due_at", "ORDER BY attempts, last_id DESC", 1)
+	takeOverSingleSQL = strings.Replace(takeOverSQL, "ORDER BY due_at", "ORDER BY attempts, events > 1, last_id DESC", 1)
+)
 
 // takeOverSmallestSQL takes over the batch of [buffer.DueSmallest], among the thousand that became due last: the parts of a batch are due when it is halved.
 var takeOverSmallestSQL = strings.Replace(takeOverSQL, "ORDER BY due_at", `AND due_at >= coalesce((
@@ -161,6 +164,8 @@ func (l ledger) takeOver(ctx context.Context, lease time.Duration, due buffer.Du
 		switch due {
 		case buffer.DueNewest:
 			sql = takeOverNewestSQL
+		case buffer.DueSingle:
+			sql = takeOverSingleSQL
 		case buffer.DueSmallest:
 			sql = takeOverSmallestSQL
 		}

@@ -57,6 +57,9 @@ const takeOverSQL = DueSQL + TakenSQL + NothingSQL
 // newestSQL finds the batch of [buffer.DueNewest] instead.
 const newestSQL = `ORDER BY attempts, last_id DESC LIMIT 1`
 
+// singleSQL finds that of [buffer.DueSingle].
+const singleSQL = `ORDER BY attempts, events > 1, last_id DESC LIMIT 1`
+
 // smallestSQL finds that of [buffer.DueSmallest], among the thousand that became due last: the parts of a batch are due when it is halved.
 const smallestSQL = `AND due_at >= coalesce((
     SELECT due_at FROM outbox_batches
@@ -161,6 +164,8 @@ func takeOver(
 	switch due {
 	case buffer.DueNewest:
 		sql = strings.Replace(sql, "ORDER BY due_at LIMIT 1", newestSQL, 1)
+	case buffer.DueSingle:
+		sql = strings.Replace(sql, "ORDER BY due_at LIMIT 1", singleSQL, 1)
 	case buffer.DueSmallest:
 		sql = strings.Replace(sql, "ORDER BY due_at LIMIT 1", smallestSQL, 1)
 	}
