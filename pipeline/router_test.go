@@ -289,6 +289,38 @@ func TestRouter_Refusing(t *testing.T) {
 	})
 }
 
+// TestRouter_PassesABurst: a burst of bad events for one of two sinks stands before good ones. Its workers get many bad batches at once, so the search has not
+// come to an event alone when the pause begins.
+func TestRouter_PassesABurst(t *testing.T) {
+	t.Parallel()
+	const bad, batch = 20_000, 100
+	d, api := newDatabase(t), newReceiver(t)
+	toRedis, toAPI := redisAt(t, testserver.SharedRedis(t)), httpAt(t, api)
+	first := d.insert(t, "orders", 1)[0]
+	api.answers(func(ids []int64) int {
+		<-time.After(50 * time.Millisecond) // so that all workers have sent a batch before one is halved
+		if slices.ContainsFunc(ids, func(id int64) bool { return id > first && id <= first+bad }) {
+			return http.StatusBadRequest
+		}
+		return http.StatusOK
+	})
+	routes := []buffer.Route{{Sink: "redis", BatchSize: batch}, {Sink: "api", BatchSize: batch}}
+	b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: "relay", Connections: 24, Sinks: routes})
+	testkit.NoError(t, err)
+	startRoutedWith(t, b, map[string]sink.Sink{"redis": toRedis, "api": toAPI}, func(c *pipeline.Config) { c.BatchSize, c.Workers = batch, 8 }, routes...)
+	toAPI.expectArrivals(t, "orders", 1)
+	d.insert(t, "orders", bad)
+	for n := 2; n <= 5; n++ { // one after the other
+		d.insert(t, "orders", 1)
+		testserver.Eventually(t, func() error {
+			if arrived := len(toAPI.arrived(t, "orders")); arrived < n {
+				return fmt.Errorf("%d of %d good events have arrived", arrived, n)
+			}
+			return nil
+		})
+	}
+}
+
 // TestRouter_FullOfBad: one sink is away, and the other refuses as many batches as may wait, again and again. It gets the events behind them, one batch from
 // time to time. The sink that is away gets them later.
 func TestRouter_FullOfBad(t *testing.T) {

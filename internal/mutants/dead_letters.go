@@ -5,15 +5,15 @@ var deadLetterMutants = []mutant{
 	{
 		name: "the parts of a refused batch wait for their turn",
 		file: "pipeline/pipeline.go",
-		old:  "done.Halved == nil ||",
-		new:  "done.Halved != nil ||",
+		old:  "halved == nil ||",
+		new:  "halved != nil ||",
 		pkg:  "./pipeline", test: "TestPoisonEvents_InEachBatch$/ordered_false",
 	},
 	{
 		name: "batches that are refused one after the other are all sent at once",
 		file: "delivery/search.go",
-		old:  "case s.beside < refusedInRow:",
-		new:  "case s.beside >= 0:",
+		old:  "return s.beside >= refusedInRow",
+		new:  "return s.beside < 0",
 		pkg:  "./delivery", test: "TestRefusal$/OfNearlyEveryBatch",
 	},
 	{
@@ -29,6 +29,20 @@ var deadLetterMutants = []mutant{
 		old:  "w.refusals.triesOne(l); err != nil && !w.policy.ordered {",
 		new:  "w.refusals.triesOne(l); err != nil && w.policy.ordered {",
 		pkg:  "./pipeline", test: "TestPoisonEvents_InEachBatchAfterSingleOnes",
+	},
+	{
+		name: "the first event of a batch is tried, always",
+		file: "delivery/defer.go",
+		old:  "rand.IntN(len(ids))",
+		new:  "rand.IntN(1)",
+		pkg:  "./delivery", test: "TestRefusal$/OfEverythingTriesAnyOne",
+	},
+	{
+		name: "the parts of a search wait for the pause",
+		file: "delivery/refusals.go",
+		old:  "case !alone && d.onPath(",
+		new:  "case alone && d.onPath(",
+		pkg:  "./delivery", test: "TestRefusal$/OfEverythingSearchesFirst",
 	},
 	{
 		name: "what a search meets is held",
