@@ -199,11 +199,12 @@ func (d *refusals) searching() (goesOn, first bool) {
 	return !d.refusing, !d.refusing && d.paused()
 }
 
-// takesAll reports whether the sink may get any number of batches.
-func (d *refusals) takesAll() bool {
+// takesAll reports whether the sink may get any number of batches; atOnce: at the same time, because they are not sent and searched one by one.
+func (d *refusals) takesAll() (all, atOnce bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return !d.paused() && !d.search.oneByOne()
+	all = !d.paused()
+	return all, all && !d.search.oneByOne()
 }
 
 // rootOf returns the batch that this one was a part of at first.

@@ -457,8 +457,13 @@ func (w *Worker) Searching() (goesOn, first bool) {
 	return w.refusals.searching()
 }
 
-// TakesAll reports whether any number of batches may be claimed for the sink. It calls nothing of the sink.
-func (w *Worker) TakesAll() bool { return w.breakers.outage() == nil && w.refusals.takesAll() }
+// TakesAll reports whether any number of batches may be claimed for the sink; atOnce: and sent at the same time. It calls nothing of the sink.
+func (w *Worker) TakesAll() (all, atOnce bool) {
+	if w.breakers.outage() != nil {
+		return false, false
+	}
+	return w.refusals.takesAll()
+}
 
 // ProbesDue returns for which of the addresses that batches wait for (buffer.Deferrer) it is
 // time to make one batch due, as a half-open probe.

@@ -262,17 +262,20 @@ func (p *Pipeline) read(ctx context.Context, c *claimer.Claimer, l *buffer.Lease
 // is about a batch that was not settled and has no other owner yet, or that a stop cut off. ctx ends when the ticket must not be used any more.
 func (p *Pipeline) work(ctx, stop context.Context, c *claimer.Claimer, ticket distributor.Ticket) (distributor.Report, error) {
 	report, done, err := p.workOnce(ctx, stop, c, ticket)
-	if err == nil && done.TriesOne {
-		_, done, err = p.workOnce(ctx, stop, c, distributor.Ticket{Due: true, Single: true, BatchSize: ticket.BatchSize})
-	}
 	if err == nil {
-		report.Searched, err = p.search(ctx, stop, c, done.Halved, ticket.BatchSize)
+		report.Searched, err = p.search(ctx, stop, c, done, ticket.BatchSize)
 	}
 	return report, err
 }
 
-// search goes on with the parts of a batch that was halved; nil: none was. It reports whether it searched. The error is that of work.
-func (p *Pipeline) search(ctx, stop context.Context, c *claimer.Claimer, halved *delivery.Halved, batchSize int) (searched bool, err error) {
+// search goes on after a batch: with the event that was cut off it, and with the parts of one that was halved. It reports whether it searched. The error is that of work.
+func (p *Pipeline) search(ctx, stop context.Context, c *claimer.Claimer, done delivery.Report, batchSize int) (searched bool, err error) {
+	if done.TriesOne {
+		if _, done, err = p.workOnce(ctx, stop, c, distributor.Ticket{Due: true, Single: true, BatchSize: batchSize}); err != nil {
+			return false, err
+		}
+	}
+	halved := done.Halved
 	if halved == nil || !p.worker.BeginSearch(halved) {
 		return false, nil
 	}

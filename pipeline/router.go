@@ -295,7 +295,8 @@ type handed struct {
 // been sent by another process, or deleted by the application. One that refuses everything needs a fresh batch whenever none is due: those that it
 // refused may be bad, and only another one shows that it accepts events.
 func (p *Pipeline) wants() bool {
-	return p.idle.Load() > 0 && !p.pause.paused.Load() && !p.health.full(p.config.MaxWaiting) && (p.worker.TakesAll() || !p.health.waits() || p.worker.Refusal() != nil)
+	takesAll, _ := p.worker.TakesAll()
+	return p.idle.Load() > 0 && !p.pause.paused.Load() && !p.health.full(p.config.MaxWaiting) && (takesAll || !p.health.waits() || p.worker.Refusal() != nil)
 }
 
 // takeProbe reports whether a batch should be claimed for this pipeline although it wants none, because those that wait for their own data may
@@ -309,10 +310,12 @@ func (p *Pipeline) takeProbe(now time.Time) bool {
 	return true
 }
 
-// reserve reserves a free worker for a batch that a router is about to claim. A half-open probe comes from the queue, when it is time for it. A
+// reserve reserves a free worker for a batch that a router is about to claim. A half-open probe comes from the queue, when it is time for it, and so does what is
+// sent and searched one by one. A
 // probe of takeProbe does not: it would wait there behind the bad ones.
 func (p *Pipeline) reserve() bool {
-	if probing := p.probing.Swap(false); p.pause.paused.Load() || !probing && (!p.wants() || !p.worker.TakesAll()) {
+	_, atOnce := p.worker.TakesAll()
+	if probing := p.probing.Swap(false); p.pause.paused.Load() || !probing && (!p.wants() || !atOnce) {
 		return false
 	}
 	if p.idle.Add(-1) >= 0 {
@@ -381,7 +384,7 @@ func (p *Pipeline) workHanded(ctx, stop context.Context, c *claimer.Claimer, h h
 	defer p.limiter.end()
 	done, err := p.workLease(stop, c, h)
 	if err == nil {
-		_, err = p.search(ctx, stop, c, done.Halved, p.config.BatchSize)
+		_, err = p.search(ctx, stop, c, done, p.config.BatchSize)
 	}
 	return err
 }

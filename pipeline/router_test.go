@@ -2,10 +2,12 @@ package pipeline_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"path"
 	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -315,6 +317,47 @@ func TestRouter_PassesABurst(t *testing.T) {
 		testserver.Eventually(t, func() error {
 			if arrived := len(toAPI.arrived(t, "orders")); arrived < n {
 				return fmt.Errorf("%d of %d good events have arrived", arrived, n)
+			}
+			return nil
+		})
+	}
+}
+
+// TestRouter_SearchedWhileSomeWait: an address is away, so batches wait for it, and two batches in a row had a bad event. They were searched one by one; fresh
+// events are claimed nevertheless, or none could end that.
+func TestRouter_SearchedWhileSomeWait(t *testing.T) {
+	t.Parallel()
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	away, orders := "away-"+path.Base(d.url), "orders-"+path.Base(d.url)
+	var bad sync.Map
+	refuses := &sendHook{to, func(_ context.Context, b *buffer.Batch, next func() error) error {
+		for i := range b.Events {
+			if b.Events[i].Topic == away {
+				return sink.Unavailable(errTest)
+			}
+			if _, ok := bad.Load(b.Events[i].ID); ok {
+				return sink.Permanent(errTest)
+			}
+		}
+		return next()
+	}}
+	routes := []buffer.Route{{Sink: "only", BatchSize: 100}}
+	b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: "relay", Connections: 24, Sinks: routes})
+	testkit.NoError(t, err)
+	startRoutedWith(t, b, map[string]sink.Sink{"only": refuses}, func(*pipeline.Config) {}, routes...)
+	first := d.insert(t, away, 1)[0]
+	testserver.Eventually(t, func() error {
+		if queryValue[int](t, d, "SELECT count(*) FROM outbox_batches WHERE state = 'waiting'") == 0 {
+			return errors.New("no batch waits for the address")
+		}
+		return nil
+	})
+	for n := 1; n <= 4; n++ {
+		bad.Store(first+int64(2*n), true)
+		d.insert(t, orders, 2)
+		testserver.Eventually(t, func() error {
+			if dead, _ := d.dead(t); len(dead) < n || to.count(t, orders) < n {
+				return fmt.Errorf("%d of %d bad events are buried", len(dead), n)
 			}
 			return nil
 		})
