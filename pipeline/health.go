@@ -46,8 +46,8 @@ func (e *NotReady) Class() string { return e.class }
 func classifyOutage(err error) *NotReady {
 	switch {
 	case errors.Is(err, sink.ErrProgram) && errors.Is(err, sink.ErrMaybeAccepted):
-		return &NotReady{class: stalled, kind: buffer.KindAnswer, err: fmt.Errorf("a program of the sink fails: results does not expect the sink's answer; "+
-			"if that is right, as after a wrong key, correct the sink's settings, otherwise results (relay preview --answer FILE --status N): %w", err)}
+		return &NotReady{class: stalled, kind: buffer.KindAnswer, err: fmt.Errorf("a program of the sink fails: results does not expect the sink's answer, so the sink gets the same events again at each try; "+
+			"if the answer is right, as after a wrong key, correct the sink's settings, otherwise results (relay preview --answer FILE --status N): %w", err)}
 	case errors.Is(err, sink.ErrProgram):
 		return &NotReady{class: stalled, kind: buffer.KindRequest, err: fmt.Errorf("a program of the sink fails: request, before anything is sent; "+
 			"correct it (relay preview), or the events: %w", err)}

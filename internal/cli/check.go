@@ -18,8 +18,9 @@ func (a *app) checkCommand() *cobra.Command {
 		Short: "Validate the configuration, offline",
 		Long: `Check validates the configuration and prints all errors, one a line:
 file:line:column: <key> is <value>; expected <what>. It warns of a sink that
-keeps no events, of secrets in clear text, and of a URL that ends in /_bulk
-without results. It connects to nothing.`,
+keeps no events, of secrets in clear text, of a URL that ends in /_bulk without
+results, of a request that sends only some events of a batch, and of braces
+that are no placeholder. It connects to nothing.`,
 		Example: "  relay check relay.yaml\n  relay check -c relay.yaml",
 	}, a.check)
 }

@@ -73,6 +73,9 @@ func (a *app) printRequests(b *strings.Builder, paint func(colour, string) strin
 		fmt.Fprintf(b, "\n%s the headers of %s\nThe request program ignores them: %s\n", paint(yellow, "not sent:"), eventsOf(result.WithoutHeaders), config.AddHeaders)
 	}
 	b.WriteString(describeUnknownMembers(&p.Sink, paint))
+	if text, fix := p.PicksOfBatch(); text != "" {
+		fmt.Fprintf(b, "\n%s the request program %s\n%s\n", paint(yellow, "warning:"), text, fix)
+	}
 	for _, r := range result.Rejected {
 		fmt.Fprintf(b, "\n%s event %s\n%s\n", paint(yellow, "not sent:"), r.Event, printable(a.redact(r.Err.Error())))
 	}

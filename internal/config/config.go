@@ -223,6 +223,7 @@ type HTTPSink struct {
 	Method string
 	// Headers have canonical names; values may contain {topic} and {key}. Nil if there are none.
 	Headers map[string]Secret
+	literal []literalBrace // in Headers
 	// Format is "json", "ndjson", "array", "form", "cloudevents" or "cloudevents-binary".
 	Format string
 	// Request and Results are jq programs; "" means none. Secrets are what they read as $secret.NAME, by name.

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"maps"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"unicode"
@@ -124,7 +125,7 @@ func (s *Sink) secrets() []Secret {
 	}
 	all = append(append(all, h.Sign.Secrets...), s.registeredSecrets...)
 	for name, value := range h.Headers {
-		if httpsink.MayBeSecret(name) {
+		if httpsink.MayBeSecret(name) && !h.isPlaceholder(value.Reveal()) {
 			all = append(all, value)
 		}
 	}
@@ -132,6 +133,14 @@ func (s *Sink) secrets() []Secret {
 		all = append(all, newSecret(base64.StdEncoding.EncodeToString([]byte(user+":"+password))))
 	}
 	return all
+}
+
+// braced matches a name in braces. A secret of this form that was expanded is masked as such.
+var braced = regexp.MustCompile(`^\{[A-Za-z_][A-Za-z0-9_.]*\}$`)
+
+// isPlaceholder reports whether a header's value is only a placeholder, or written as one. Masked, it would be *** in each text that names it.
+func (h *HTTPSink) isPlaceholder(value string) bool {
+	return value == "{topic}" || value == "{key}" || slices.ContainsFunc(h.literal, func(b literalBrace) bool { return b.text == value })
 }
 
 // pieces are the parts of a secret that a server may have seen and repeat, without those of a URL's path that are shown.
@@ -144,7 +153,7 @@ func (s Secret) pieces(shown []string) []string {
 		return s.urlPieces(shown)
 	}
 	all := []string{text}
-	if _, credentials, found := strings.Cut(text, " "); found { // Authorization: Bearer ...
+	if _, credentials, found := strings.Cut(text, " "); found && !braced.MatchString(credentials) { // Authorization: Bearer ...
 		all = append(all, credentials)
 	}
 	return all

@@ -335,7 +335,7 @@ func (s *Sink) keys() []key {
 		{name: "credentials", variants: []string{nats}, value: credential(&s.NATS.Credentials), help: "A .creds file, or its content as `${file:...}`."},
 		{name: "nkey", variants: []string{nats}, value: credential(&s.NATS.NKey), help: "A file with the seed of a user nkey, or the seed; not with credentials."},
 		{name: "method", variants: []string{http}, value: choice(&s.HTTP.Method, "POST", "PUT", "PATCH"), def: "POST", help: "The request method."},
-		{name: "headers", variants: []string{http}, value: headers{&s.HTTP.Headers}, help: "Additional headers; values may contain `{topic}` and `{key}`. They override the relay's own."},
+		{name: "headers", variants: []string{http}, value: headers{&s.HTTP.Headers, &s.HTTP.literal}, help: "Additional headers; values may contain `{topic}` and `{key}`. They override the relay's own."},
 		{
 			name: "format", variants: []string{nats, http}, value: sinkFormat{s},
 			help: "http: `json` (default), one JSON object; `ndjson`, one event a line; `array`, an array of events; `form`, the fields that `request` returns; " +

@@ -146,7 +146,20 @@ func (o orAutomatic) read(r *reader, e entry) {
 }
 
 // headers is a mapping of HTTP headers. Every value may be a secret.
-type headers struct{ into *map[string]Secret }
+type headers struct {
+	into *map[string]Secret
+	// literal gets what looks like a placeholder in the values and is none.
+	literal *[]literalBrace
+}
+
+// literalBrace is a name in braces that is sent as it is written.
+type literalBrace struct {
+	at         Place
+	path, text string
+}
+
+// otherBraces matches a name in braces that is not the expansion of a variable. The name is its first group.
+var otherBraces = regexp.MustCompile(`(?:^|[^$])(\{[A-Za-z_][A-Za-z0-9_.]*\})`)
 
 func (h headers) expects() string { return "a mapping of header names to text" }
 
@@ -169,6 +182,9 @@ func (h headers) read(r *reader, e entry) {
 		var value Secret
 		secret(&value).read(r, entry{path: join(e.path, p.name), key: p.key, node: p.value})
 		(*h.into)[name] = value
+		for _, found := range otherBraces.FindAllStringSubmatch(placeholders.Replace(textOf(p.value)), -1) {
+			*h.literal = append(*h.literal, literalBrace{r.place(p.value), join(e.path, p.name), found[1]})
+		}
 	}
 }
 

@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"fmt"
 	"net"
 	"net/url"
 	"os"
@@ -36,6 +37,9 @@ func (c *Config) Warnings() (all []Warning) {
 		for _, one := range p.PerSink() {
 			path := cmp.Or(one.SinkName, "sink")
 			one.Sink.warn(path, add)
+			if text, fix := one.PicksOfBatch(); text != "" {
+				add(one.Sink.Place, path+".request "+text, fix)
+			}
 			if p.Source.Custom.Is() && projectsHeaders.MatchString(p.Source.Custom.Project) && one.Sink.IgnoresHeaders() {
 				add(one.Sink.Place, path+".request sends nothing of the headers, which source.project makes; a delivered row is deleted", AddHeaders)
 			}
@@ -83,6 +87,32 @@ func (s *Sink) UnknownMembers() (all []UnknownMember) {
 	return all
 }
 
+// PicksOfBatch says that the program of an http sink sends fewer events than a batch may have, although all of them count as delivered, and
+// what to do; "" if that is not sure. A dead-letter hook may name one of several on purpose.
+func (p *Pipeline) PicksOfBatch() (text, fix string) {
+	if p.Sink.Driver != "http" {
+		return "", ""
+	}
+	n, ok := jq.Picks(p.Sink.HTTP.Request)
+	switch {
+	case !ok || !p.AutoBatchSize && p.BatchSize <= n:
+		return "", ""
+	case p.AutoBatchSize:
+		text = "with batch_size: auto"
+	default:
+		text = fmt.Sprintf("of up to %d (batch_size)", p.BatchSize)
+	}
+	events := "one event"
+	if n > 1 {
+		events = fmt.Sprintf("at most %d events", n)
+	}
+	return "sends " + events + " of a batch " + text + ", and all of them count as delivered",
+		fmt.Sprintf("set batch_size: %d, or send all events, as [.events[] | ...] does", n)
+}
+
+// looksLikeField matches a hash tag that is probably meant as a placeholder for a field of an event or a column of its row.
+var looksLikeField = regexp.MustCompile(`(?i)\{(id|type|tenant|payload|headers|\w+_(id|type|name|key|uuid|at))\}`)
+
 // isInClearText reports whether connections to a server on another machine may be without TLS.
 func (s *Source) isInClearText() bool {
 	if s.Driver != "postgres" {
@@ -110,6 +140,16 @@ func isRemoteHost(host string) bool { return strings.ContainsAny(host, ".:") && 
 
 // warn finds what is probably wrong with a sink.
 func (s *Sink) warn(path string, add func(at Place, text, fix string)) {
+	for key, name := range map[string]string{"stream": s.Redis.Stream, "list": s.Redis.List} {
+		if tag := looksLikeField.FindString(name); tag != "" {
+			add(s.Place, path+"."+key+" has "+tag+", which is no placeholder but a hash tag: it stands in the name as it is written",
+				"expected {topic} or {key}; for a hash tag another name, such as {events}")
+		}
+	}
+	for _, b := range s.HTTP.literal {
+		add(b.at, b.path+" has "+b.text+", which is no placeholder: it is sent as it is written",
+			"expected {topic} or {key}; send other values in the body, with source.project or request")
+	}
 	if s.Driver != "http" {
 		return
 	}

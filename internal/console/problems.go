@@ -127,7 +127,7 @@ var kindProblem = map[string]struct{ title, alone, do string }{
 		"Nothing, unless you know better: Retry now (relay retry --now) tries it at once.",
 	},
 	buffer.KindAnswer: {
-		"results does not expect the answer", "Events wait, none becomes a dead letter. Nobody knows what of a batch was accepted, so the same batch is sent again under the same idempotency key.",
+		"results does not expect the answer", "Events wait, none becomes a dead letter. Nobody knows what of a batch was accepted, so the same batch is sent again at each try, under the same idempotency key: a sink that ignores the key has these events several times.",
 		"Read the answer. If it is right, as after a wrong key, correct the sink's settings; otherwise correct results: relay preview --answer FILE --status N shows what it makes of an answer. Restart the relay after a change.",
 	},
 	buffer.KindRequest: {

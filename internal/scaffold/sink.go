@@ -169,15 +169,17 @@ const httpKeys = `
 # request is a jq program that makes another body from it:
 #request: |
 #  {records: [.events[] | .payload + {external_id: .id}]}
-# The status says whether the batch was accepted. If the response says more,
+# Without results, the status decides: all events of a 200 count as delivered,
+# even if its body lists errors, or is the HTML page of a login.
 # results is a jq program that finds the rejected events in
 # {status, headers, body, events}: an array of {id or index, error, retry}.
 # An empty array after a 4xx rejects the whole batch, which is then divided
-# until the bad event is alone. A program that fails, like error("...") for an
-# answer without what it expects, keeps all events: they wait.
+# until the bad event is alone. If the program fails, as this one on a page,
+# no event is lost: all are sent again, until the answer or the program is
+# right.
 #results: |
-#  if .status >= 400 then []
-#  else [.body.errors[] | {index: .index, error: .message, retry: false}] end
+#  if .status >= 400 or .body == "" then []
+#  else [(.body.errors // [])[] | {index: .index, error: .message, retry: false}] end
 #headers: {X-Tenant: "7"}
 #bearer: ${API_TOKEN}   # or basic, oauth2, sign, tls: docs/http.md
 #rate: {requests: 10, per: 1s}   # shared: true counts all processes together

@@ -1,0 +1,364 @@
+package jq
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/itchyny/gojq"
+)
+
+// Picks returns how many events of a batch a program for requests sends at most, if it surely picks them by their position, such as
+// .events[0] or first(.events[]). It returns false for a program that may send something of all events or of none, that looks at how many
+// there are, or that is not a program.
+func Picks(text string) (n int, ok bool) {
+	query, err := parse(text)
+	if err != nil {
+		return 0, false
+	}
+	p := picker{picked: map[string]int{}, aware: new(bool), steps: new(int)}
+	if p.query(query, ofBody) != ofNone || *p.aware || *p.steps > maxSteps {
+		return 0, false
+	}
+	for _, count := range p.picked {
+		n = min(n+count, math.MaxInt32)
+	}
+	return n, n > 0
+}
+
+// portion is what a value may contain of the events of a batch, beside those that were picked.
+type portion int
+
+const (
+	ofNone portion = iota
+	ofOne          // each result is of one event
+	ofEach         // an array; each element is of one event
+	ofAll
+	ofBody // the program's input
+)
+
+// both is the portion of a value that is made of two.
+func both(a, b portion) portion {
+	switch {
+	case a == ofNone || a == b:
+		return b
+	case b == ofNone:
+		return a
+	}
+	return ofAll
+}
+
+func (s portion) element() portion {
+	switch s {
+	case ofEach:
+		return ofOne
+	case ofBody:
+		return ofAll
+	}
+	return s
+}
+
+// array is the portion of an array of such values.
+func (s portion) array() portion {
+	switch s {
+	case ofNone:
+		return ofNone
+	case ofOne:
+		return ofEach
+	}
+	return ofAll
+}
+
+// single is the portion of a value that contains such a value, or is computed from it.
+func (s portion) single() portion {
+	if s > ofOne {
+		return ofAll
+	}
+	return s
+}
+
+// picker walks a program and notes what it picks. Its maps of variables and functions are those of the scope.
+type picker struct {
+	picked map[string]int // the number of events by what picks them
+	aware  *bool          // the program decides by the number of events, or by one that is not the first
+	steps  *int
+	// deciding is true within a condition.
+	deciding  bool
+	variables map[string]portion
+	functions map[string]*gojq.FuncDef
+}
+
+func (p picker) pick(what string, n int) portion {
+	p.picked[what] = n
+	if p.deciding && what != "0" {
+		*p.aware = true
+	}
+	return ofNone
+}
+
+// decide walks a condition.
+func (p picker) decide(q *gojq.Query, in portion) {
+	p.deciding = true
+	if p.query(q, in) != ofNone {
+		*p.aware = true
+	}
+}
+
+func (p picker) query(q *gojq.Query, in portion) portion {
+	if q == nil {
+		return ofNone
+	}
+	if *p.steps++; *p.steps > maxSteps {
+		return ofAll
+	}
+	for _, f := range q.FuncDefs {
+		p.functions = maps.Clone(p.functions)
+		if p.functions == nil {
+			p.functions = map[string]*gojq.FuncDef{}
+		}
+		p.functions[f.Name] = f
+	}
+	switch {
+	case q.Term != nil:
+		return p.term(q.Term, in)
+	case q.Op == gojq.OpPipe && q.Patterns != nil:
+		return p.with(q.Patterns, p.query(q.Left, in)).query(q.Right, in)
+	case q.Op == gojq.OpPipe:
+		left := p.query(q.Left, in)
+		right := p.query(q.Right, left)
+		if left == ofOne && right == ofNone { // one result for each event
+			return ofOne
+		}
+		return right
+	case q.Op >= gojq.OpAssign:
+		return both(in, p.query(q.Right, in)).single()
+	}
+	return both(p.query(q.Left, in), p.query(q.Right, in))
+}
+
+// with adds the variables of patterns.
+func (p picker) with(patterns []*gojq.Pattern, s portion) picker {
+	p.variables = maps.Clone(p.variables)
+	if p.variables == nil {
+		p.variables = map[string]portion{}
+	}
+	walk(patterns, func(node any) {
+		switch n := node.(type) {
+		case *gojq.Pattern:
+			p.variables[n.Name] = s.single()
+		case *gojq.PatternObject:
+			p.variables[n.Key] = s.single()
+		}
+	})
+	if len(patterns) == 1 && patterns[0].Name != "" {
+		p.variables[patterns[0].Name] = s
+	}
+	return p
+}
+
+func (p picker) term(t *gojq.Term, in portion) portion {
+	s := p.bare(t, in)
+	for _, suffix := range t.SuffixList {
+		switch {
+		case suffix.Iter:
+			s = s.element()
+		case suffix.Index != nil:
+			s = p.index(suffix.Index, s, in)
+		}
+	}
+	return s
+}
+
+// index is a part of a value. The programs within the brackets have the input of the term.
+func (p picker) index(i *gojq.Index, of, in portion) portion {
+	computed := both(p.query(i.Start, in), p.query(i.End, in))
+	name := i.Name
+	switch {
+	case i.Str != nil && i.Str.Queries != nil:
+		return both(computed, of).single()
+	case i.Str != nil:
+		name = i.Str.Str
+	case i.Start != nil && isText(i.Start):
+		name = i.Start.Term.Str.Str
+	}
+	if name != "" {
+		return member(name, of)
+	}
+	start, isStart := constant(i.Start)
+	end, isEnd := constant(i.End)
+	switch {
+	case of != ofEach:
+		return both(computed, of).single()
+	case !i.IsSlice && isStart:
+		return p.pick(strconv.Itoa(start), 1)
+	case i.IsSlice && isEnd && (i.Start == nil || isStart) && 0 <= start && start < end:
+		return p.pick("["+strconv.Itoa(start)+":"+strconv.Itoa(end)+"]", end-start)
+	case i.IsSlice:
+		return ofEach
+	}
+	return ofAll
+}
+
+func member(name string, of portion) portion {
+	switch {
+	case of == ofBody && name == "events":
+		return ofEach
+	case of == ofBody || of == ofEach: // another member of the body, or an error
+		return ofNone
+	}
+	return of
+}
+
+// constant returns the integer that a query is.
+func constant(q *gojq.Query) (int, bool) {
+	if q == nil {
+		return 0, false
+	}
+	n, err := strconv.Atoi(strings.ReplaceAll(q.String(), " ", ""))
+	return n, err == nil && n <= math.MaxInt32
+}
+
+func (p picker) queries(in portion, all ...*gojq.Query) (s portion) {
+	for _, q := range all {
+		s = both(s, p.query(q, in))
+	}
+	return s
+}
+
+func (p picker) bare(t *gojq.Term, in portion) portion {
+	switch t.Type {
+	case gojq.TermTypeIdentity:
+		return in
+	case gojq.TermTypeRecurse:
+		return in.single()
+	case gojq.TermTypeIndex:
+		return p.index(t.Index, in, in)
+	case gojq.TermTypeNull, gojq.TermTypeTrue, gojq.TermTypeFalse, gojq.TermTypeNumber:
+		return ofNone
+	case gojq.TermTypeFunc:
+		return p.function(t.Func, in)
+	case gojq.TermTypeObject:
+		return p.object(t.Object, in).single()
+	case gojq.TermTypeArray:
+		if t.Array.Query == nil {
+			return ofNone
+		}
+		return p.query(t.Array.Query, in).array()
+	case gojq.TermTypeUnary:
+		return p.term(t.Unary.Term, in)
+	case gojq.TermTypeString, gojq.TermTypeFormat:
+		if t.Str == nil {
+			return in.single()
+		}
+		return p.queries(in, t.Str.Queries...).single()
+	case gojq.TermTypeIf:
+		p.decide(t.If.Cond, in)
+		s, other := p.query(t.If.Then, in), in
+		for _, elif := range t.If.Elif {
+			p.decide(elif.Cond, in)
+			s = both(s, p.query(elif.Then, in))
+		}
+		if t.If.Else != nil {
+			other = p.query(t.If.Else, in)
+		}
+		return both(s, other)
+	case gojq.TermTypeTry:
+		return both(p.query(t.Try.Body, in), p.query(t.Try.Catch, ofNone))
+	case gojq.TermTypeQuery:
+		return p.query(t.Query, in)
+	}
+	return ofAll // whatever else is rare
+}
+
+func (p picker) object(o *gojq.Object, in portion) (s portion) {
+	for _, pair := range o.KeyVals {
+		one := p.queries(in, pair.KeyQuery, pair.Val)
+		switch isShort := pair.Val == nil; {
+		case pair.KeyString != nil && pair.KeyString.Queries != nil:
+			one = both(both(one, p.queries(in, pair.KeyString.Queries...)), in)
+		case isShort && pair.KeyString != nil:
+			one = member(pair.KeyString.Str, in)
+		case isShort && strings.HasPrefix(pair.Key, "$"):
+			one = p.variables[pair.Key]
+		case isShort && pair.Key != "":
+			one = member(pair.Key, in)
+		case isShort:
+			one = both(one, in)
+		}
+		s = both(s, one.single())
+	}
+	return s
+}
+
+func (p picker) function(f *gojq.Func, in portion) portion {
+	defined := p.functions[f.Name]
+	switch {
+	case strings.HasPrefix(f.Name, "$"):
+		return p.variables[f.Name]
+	case defined != nil && len(f.Args) == 0 && defined.Body != nil:
+		p.functions = maps.Clone(p.functions)
+		p.functions[f.Name] = &gojq.FuncDef{Name: f.Name} // one that calls itself is not followed
+		return p.query(defined.Body, in)
+	case defined != nil:
+		return ofAll
+	case len(f.Args) == 0:
+		return p.plain(f.Name, in)
+	}
+	switch last := f.Args[len(f.Args)-1]; f.Name {
+	case "select":
+		if in == ofOne { // of each event, whether it is meant
+			p.query(last, in)
+		} else {
+			p.decide(last, in)
+		}
+		return in
+	case "map":
+		return p.query(last, in.element()).array()
+	case "sort_by", "unique_by", "min_by", "max_by":
+		if p.query(last, in.element()); in == ofEach {
+			return p.plain(f.Name, in)
+		}
+	case "first", "last", "limit", "nth":
+		s, n := p.query(last, in), 1
+		if f.Name == "limit" {
+			count, ok := constant(f.Args[0])
+			if n = count; !ok || n < 1 {
+				return ofAll
+			}
+		}
+		if s == ofOne {
+			return p.pick(f.String(), n)
+		}
+		return s
+	case "error":
+		p.queries(in, f.Args...)
+		return ofNone
+	}
+	s := both(p.queries(in, f.Args...), in)
+	if s == ofOne && in != ofOne { // a function may take all results of its argument
+		return ofAll
+	}
+	return s.single()
+}
+
+// plain is the portion of a function without arguments.
+func (p picker) plain(name string, in portion) portion {
+	if name == "length" && in > ofOne {
+		*p.aware = true
+		return ofNone
+	}
+	switch {
+	case slices.Contains([]string{"error", "empty", "not", "now", "env", "null", "true", "false"}, name):
+		return ofNone
+	case in != ofEach:
+	case name == "first":
+		return p.pick("0", 1)
+	case slices.Contains([]string{"last", "min_by", "max_by"}, name):
+		return p.pick(name, 1)
+	case slices.Contains([]string{"sort_by", "unique_by", "reverse", "sort", "unique"}, name):
+		return ofEach
+	}
+	return in.single()
+}
