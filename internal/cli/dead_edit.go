@@ -103,6 +103,9 @@ func (a *app) editAndReplay(ctx context.Context, all []deadLetters, f *deadFlags
 	if e.headers && e.event.Row != nil {
 		return usage("--with-headers: event %s is a row of a custom table, whose headers are made by the projection; expected --edit alone", e.event.Identity())
 	}
+	if e.event.Row != nil && e.custom.Mark != nil {
+		return fmt.Errorf("event %s is a row of table %s, which done: mark keeps; expected it to be changed there, by SQL (docs/tables.md#rows-that-stay), and then > %s", e.event.Identity(), e.Table, e.replayCommand(a))
+	}
 	old := e.document()
 	var before, compactOld bytes.Buffer
 	if !utf8.Valid(old) || json.Indent(&before, old, "", "  ") != nil || json.Compact(&compactOld, old) != nil {

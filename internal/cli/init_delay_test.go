@@ -24,7 +24,7 @@ func TestInit_Delay(t *testing.T) {
 		"after":    {false, "bigserial PRIMARY KEY", "send_after", "timestamptz", "now() + interval '1 day'", "", "set source.available_at: send_after"},
 		"without zone": {
 			false, "bigserial PRIMARY KEY", "run_at", "timestamp", "now() + interval '2 days'", "a timestamptz",
-			"TYPE timestamptz USING \"run_at\" AT TIME ZONE 'UTC'; then set source.available_at: run_at",
+			"set source.available_at: run_at, after: ALTER TABLE public.reminders ALTER COLUMN \"run_at\" TYPE timestamptz USING \"run_at\" AT TIME ZONE 'Asia/Kathmandu' -- or 'UTC', if they hold UTC",
 		},
 		"uuid":           {false, "uuid PRIMARY KEY DEFAULT gen_random_uuid()", "send_at", "timestamptz", "now() + interval '1 day'", "an integer that grows, as the primary key or source.cursor", "set source.available_at: send_at"},
 		"sqlite":         {true, "INTEGER PRIMARY KEY AUTOINCREMENT", "not_before", "TEXT", "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '+1 day')", "PostgreSQL", "source.where"},

@@ -69,6 +69,13 @@ func (a *app) printRequests(b *strings.Builder, paint func(colour, string) strin
 		}
 		fmt.Fprintf(b, "\n%s %s of table %s, whose rows are deleted after delivery\n%s\n", paint(yellow, "not sent:"), printable(strings.Join(result.UnsentColumns, ", ")), p.Source.Table, why)
 	}
+	if result.IgnoredColumns != nil {
+		names := make([]string, len(result.IgnoredColumns))
+		for i, c := range result.IgnoredColumns {
+			names[i] = c.String()
+		}
+		fmt.Fprintf(b, "\n%s unknown columns of source.project: %s\nPut them into payload or headers, or remove them; relay doctor says more.\n", paint(yellow, "not sent:"), printable(strings.Join(names, ", ")))
+	}
 	if result.WithoutHeaders != nil {
 		fmt.Fprintf(b, "\n%s the headers of %s\nThe request program ignores them: %s\n", paint(yellow, "not sent:"), eventsOf(result.WithoutHeaders), config.AddHeaders)
 	}

@@ -166,7 +166,7 @@ func (s *Console) deadEdit(w http.ResponseWriter, r *http.Request) {
 	}
 	switch err := p[0].Store.EditDead(ctx, edit); {
 	case errors.Is(err, buffer.ErrEventWaits):
-		again(http.StatusConflict, "The event is still in the buffer, where it waits to be sent to another sink. Nothing was changed.")
+		again(http.StatusConflict, "The event is still in the table: it waits to be sent to another sink, or done: mark keeps its row, which must be changed in the table. Nothing was changed.")
 		return
 	case errors.Is(err, buffer.ErrDeadChanged):
 		again(http.StatusConflict, "Somebody else has changed, replayed or discarded it meanwhile, or its dead letters of several sinks differ. Nothing was changed.")

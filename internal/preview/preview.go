@@ -47,7 +47,9 @@ type Result struct {
 	WithoutHeaders []string
 	// UnsentColumns are columns of the table that are not sent.
 	UnsentColumns []string
-	Rejected      []Rejection
+	// IgnoredColumns are columns of the projection that are not sent.
+	IgnoredColumns []buffer.IgnoredColumn
+	Rejected       []Rejection
 }
 
 // Request is a request and the ids of its events.
@@ -66,6 +68,7 @@ type Rejection struct {
 type Source interface {
 	Peek(ctx context.Context, limit int) (*buffer.Lease, error)
 	UnsentColumns(ctx context.Context) ([]string, error)
+	IgnoredColumns(ctx context.Context) ([]buffer.IgnoredColumn, error)
 	CountExcluded(ctx context.Context, limit int) (int, error)
 	BatchEvents(ctx context.Context, groupID uuid.UUID, limit int) (*buffer.Lease, error)
 	Status(ctx context.Context) (buffer.Status, error)
@@ -99,6 +102,9 @@ func Next(ctx context.Context, from Source, s config.RuntimeSink, limit int) (re
 		return result, err
 	}
 	if result.UnsentColumns, err = from.UnsentColumns(ctx); err != nil {
+		return result, err
+	}
+	if result.IgnoredColumns, err = from.IgnoredColumns(ctx); err != nil {
 		return result, err
 	}
 	err = result.read(ctx, previewer, s.Config, patterns, b)

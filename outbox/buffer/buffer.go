@@ -242,6 +242,9 @@ type Diagnoser interface {
 	// [CustomTable.Unsent] and [UnsentEventColumns].
 	UnsentColumns(ctx context.Context) ([]string, error)
 
+	// IgnoredColumns returns the columns that the projection returns and the relay does not know; see [CustomTable.Ignored].
+	IgnoredColumns(ctx context.Context) ([]IgnoredColumn, error)
+
 	// CountExcluded counts the rows of a custom table that [CustomTable.Where] excludes, up to a limit; 0 without a condition.
 	CountExcluded(ctx context.Context, limit int) (int, error)
 }

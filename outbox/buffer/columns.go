@@ -68,3 +68,20 @@ func LooksMark(column string) bool {
 
 // LooksDelay reports whether the name of a column suggests that a row must not be sent before the time in it, such as run_at or scheduledFor.
 func LooksDelay(column string) bool { return Suggests(column) == SuggestsDelay }
+
+var (
+	// noDelay are names, in lower case, of times that lie in the future and delay nothing.
+	noDelay = regexp.MustCompile(`expir|valid|deadline|until|ttl|lock|lease|retain|purge|delet|birth|end|stop|renew|creat|insert|updat|modif`)
+	waits   = regexp.MustCompile(`^(wait|hold|held|defer|delay|snooze|visible|invisible|hidden|embargo|sleep)`)
+	// noMark are names of columns that say what happened, and not what became of the row.
+	noMark = regexp.MustCompile(`type|topic|event|name|kind|action|verb|channel|subject|title|message|reason|body|payload|data|content|key`)
+)
+
+// MayDelay reports whether a column with times in the future may delay rows, as far as its name says nothing else, such as expires_at.
+func MayDelay(column string) bool {
+	name := strings.ToLower(column)
+	return waits.MatchString(name) || !noDelay.MatchString(name)
+}
+
+// MayMark reports whether a column with values such as sent may be the mark of a loop, as far as its name says nothing else, such as event_type.
+func MayMark(column string) bool { return !noMark.MatchString(strings.ToLower(column)) }

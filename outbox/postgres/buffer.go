@@ -202,6 +202,15 @@ func (b *Buffer) UnsentColumns(ctx context.Context) ([]string, error) {
 	return t.unsent, nil
 }
 
+// IgnoredColumns implements buffer.Diagnoser.
+func (b *Buffer) IgnoredColumns(ctx context.Context) ([]buffer.IgnoredColumn, error) {
+	t, err := b.ready(ctx)
+	if err != nil || t.custom == nil {
+		return nil, err
+	}
+	return t.custom.Ignored(), nil
+}
+
 // CountExcluded implements buffer.Diagnoser.
 func (b *Buffer) CountExcluded(ctx context.Context, limit int) (int, error) {
 	t, err := b.ready(ctx)
@@ -224,6 +233,10 @@ func (b *Buffer) Warnings(ctx context.Context) (warnings []string) {
 	if t.custom == nil && t.unsent != nil {
 		_, name := b.tableName()
 		f := projection.UnsentEvents(t.unsent, t.Events, name)
+		warnings = append(warnings, f.Text+" ("+f.Fix+")")
+	}
+	if t.custom != nil && t.custom.Ignored() != nil {
+		f := projection.Unknown(t.custom.Ignored())
 		warnings = append(warnings, f.Text+" ("+f.Fix+")")
 	}
 	orphaned, err := b.orphaned(ctx)

@@ -47,7 +47,7 @@ func (b *Buffer) Check(ctx context.Context) error {
 	var facts custom.Facts
 	if b.config.Custom.Is() {
 		if facts, err = custom.Read(ctx, b.db, events); err == nil {
-			err = custom.Check(ctx, b.db, facts, custom.Config{CustomTable: b.config.Custom, Schema: b.config.Schema, Gone: gone, Archive: b.config.Archive != ""}, &missing)
+			err = custom.Check(ctx, b.db, &facts, custom.Config{CustomTable: b.config.Custom, Schema: b.config.Schema, Gone: gone, Archive: b.config.Archive != ""}, &missing)
 		}
 		if err != nil {
 			return b.db.ConnectError(err)

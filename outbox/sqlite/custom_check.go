@@ -197,6 +197,9 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 	if unsent := c.b.config.Custom.Unsent(s.columns); unsent != nil {
 		d.findings = append(d.findings, projection.Unsent(unsent, table))
 	}
+	if ignored, err := c.b.IgnoredColumns(ctx); !d.failed("projection", err) && ignored != nil {
+		d.findings = append(d.findings, projection.Unknown(ignored))
+	}
 	if c.b.config.Custom.Where == "" {
 		c.marks(ctx, d, s.columns)
 	}
@@ -221,17 +224,17 @@ func (c *customTable) marks(ctx context.Context, d *diagnosis, columns []string)
 		if !buffer.LooksMark(column) {
 			continue
 		}
-		condition := db.Quote(column) + " IS NOT NULL"
-		counted := ""
+		condition, unmarked, counted := db.Quote(column)+" IS NOT NULL", db.Quote(column)+" IS NULL", ""
 		if marksTimes.MatchString(column) {
 			counted = " AND NOT EXISTS (SELECT 1 FROM pragma_table_info(" + sqlText(c.b.config.Table) + ") WHERE name = " + sqlText(column) + " AND (\"notnull\" OR dflt_value IS NOT NULL))"
 		} else {
 			condition = "lower(CAST(" + db.Quote(column) + " AS TEXT)) IN (" + projection.DoneValues + ")"
+			unmarked = "(" + condition + ") IS NOT TRUE"
 		}
 		var n int
 		err := c.b.db.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT "+db.Quote(column)+" FROM "+table+" WHERE group_id IS NULL LIMIT 1000) WHERE "+condition+counted).Scan(&n)
 		if !d.failed("rows", err) && n > 0 {
-			d.findings = append(d.findings, projection.Marked(strconv.Itoa(n), table, condition))
+			d.findings = append(d.findings, projection.Marked(strconv.Itoa(n), table, condition, unmarked))
 		}
 	}
 }

@@ -109,22 +109,31 @@ func (c *customTable) projectIn(ctx context.Context, tx transaction, batch *buff
 	return p.fitted, p.finish(ctx, tx, batch, extent{stamp: stamp, first: batch.FirstID, last: batch.LastID}, c.b.config.Table)
 }
 
-// projectionStatement returns a statement whose columns are those of projection.Names, in order. The
-// projection is the application's, and so are the tables that it reads: they may change at any time.
-func projectionStatement(ctx context.Context, tx transaction, project string, args ...any) (string, error) {
-	within := " FROM (\n" + project + "\n)"
-	rows, err := tx.tx.QueryContext(ctx, "SELECT *"+within+" LIMIT 0", args...)
+// returned returns the names of the columns that a projection returns.
+func returned(ctx context.Context, tx transaction, project string, args ...any) ([]string, error) {
+	rows, err := tx.tx.QueryContext(ctx, "SELECT * FROM (\n"+project+"\n) LIMIT 0", args...)
 	if err != nil {
-		return "", projection.Failed(err)
+		return nil, projection.Failed(err)
 	}
 	defer rows.Close()
 	names, err := rows.Columns()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	if err := rows.Err(); err != nil {
-		return "", projection.Failed(err)
+		return nil, projection.Failed(err)
 	}
+	return names, nil
+}
+
+// projectionStatement returns a statement whose columns are those of projection.Names, in order. The
+// projection is the application's, and so are the tables that it reads: they may change at any time.
+func projectionStatement(ctx context.Context, tx transaction, project string, args ...any) (string, error) {
+	names, err := returned(ctx, tx, project, args...)
+	if err != nil {
+		return "", err
+	}
+	within := " FROM (\n" + project + "\n)"
 	columns, err := projection.Find(names, strings.EqualFold)
 	if err != nil {
 		return "", err

@@ -103,6 +103,9 @@ func (b *Buffer) Warnings(ctx context.Context) (warnings []string) {
 	if unsent, err := b.UnsentColumns(ctx); err == nil && unsent != nil && !b.config.Custom.Is() { // it is looked at again later
 		found = append(found, projection.UnsentEvents(unsent, db.Quote(b.config.Table), b.config.Table))
 	}
+	if ignored, err := b.IgnoredColumns(ctx); err == nil && ignored != nil {
+		found = append(found, projection.Unknown(ignored))
+	}
 	for _, f := range found {
 		warnings = append(warnings, f.Text+" ("+f.Fix+")")
 	}

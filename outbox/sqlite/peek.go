@@ -3,10 +3,14 @@ package sqlite
 import (
 	"context"
 	"errors"
+	"strings"
 	"time"
+
+	"github.com/google/uuid"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
+	"github.com/outboxrelay/relay/outbox/internal/projection"
 	"github.com/outboxrelay/relay/outbox/internal/scanwindow"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
@@ -37,6 +41,21 @@ func (b *Buffer) UnsentColumns(ctx context.Context) (unsent []string, err error)
 		return err
 	})
 	return unsent, err
+}
+
+// IgnoredColumns implements buffer.Diagnoser.
+func (b *Buffer) IgnoredColumns(ctx context.Context) (ignored []buffer.IgnoredColumn, err error) {
+	c, ok := b.upkeep.(*customTable)
+	if !ok {
+		return nil, nil
+	}
+	err = b.read(ctx, "reading the projection's columns", func(tx transaction) error {
+		project, _ := c.projectOf(tx.shape, uuid.Nil, 1, 1, nil)
+		names, err := returned(ctx, tx, project, tx.shape.stampOf(uuid.Nil))
+		ignored = projection.Ignored(b.config.Custom, names, tx.shape.columns, strings.EqualFold)
+		return err
+	})
+	return ignored, err
 }
 
 // CountExcluded implements buffer.Diagnoser.

@@ -44,7 +44,7 @@ const (
 	columns
 )
 
-// Names are the names of the columns. Other columns are ignored.
+// Names are the names of the columns. Other columns are not sent; see [Ignored].
 var Names = [columns]string{"id", "payload", "topic", "key", "headers", "created_at"}
 
 // Columns is the position of each column among those that the projection returns; -1: it does not

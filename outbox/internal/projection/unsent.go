@@ -15,6 +15,29 @@ func Unsent(columns []string, table string) buffer.Finding {
 	}
 }
 
+// Ignored returns the columns of a projection that are not known; see [buffer.CustomTable.Ignored].
+func Ignored(c buffer.CustomTable, returned, columns []string, same func(a, b string) bool) []buffer.IgnoredColumn {
+	return c.Ignored(returned, columns, Names[:], same)
+}
+
+// Unknown is the finding about columns that are not known.
+func Unknown(ignored []buffer.IgnoredColumn) buffer.Finding {
+	texts, names := make([]string, len(ignored)), make([]string, len(ignored))
+	for i, c := range ignored {
+		texts[i], names[i] = c.String(), c.Name
+	}
+	column, pronoun := "columns", "them"
+	if len(ignored) == 1 {
+		column, pronoun = "column", "it"
+	}
+	return buffer.Finding{
+		Level: buffer.LevelWarning, Subject: "projection",
+		Text: "source.project returns unknown " + column + " " + strings.Join(texts, ", ") + ", and the relay does not send " + pronoun + "; expected " +
+			strings.Join(Names[:columns-1], ", ") + " or " + Names[columns-1],
+		Fix: "put " + pronoun + " into payload or headers, or remove " + pronoun + "; if the projection needs " + pronoun + ", add a comment there: -- not sent: " + strings.Join(names, ", "),
+	}
+}
+
 // UnsentEvents is the finding about columns that the relay's own table does not have.
 func UnsentEvents(columns []string, table, name string) buffer.Finding {
 	return buffer.Finding{
@@ -27,11 +50,11 @@ func UnsentEvents(columns []string, table, name string) buffer.Finding {
 // DoneValues are values of a column that looks like the mark of a loop, in lower case: the loop has sent the row.
 const DoneValues = "'true', 'sent', 'done', 'processed', 'published', 'dispatched', 'delivered', 'completed', 'success'"
 
-// Marked is the finding about rows that wait and look as if a loop had sent them: those for which a condition holds.
-func Marked(rows, table, condition string) buffer.Finding {
+// Marked is the finding about rows that wait and look as if a loop had sent them: those for which a condition holds. unmarked is the condition for the others.
+func Marked(rows, table, condition, unmarked string) buffer.Finding {
 	return buffer.Finding{
 		Level: buffer.LevelWarning, Subject: "rows", Text: "rows of table " + table + " wait that look as if a loop had sent them before (" + rows + " of the first 1000: " + condition + "); the relay would send them again",
-		Fix: "if so, delete them, as docs/migrating.md#a-loop-that-marks-rows says: DELETE FROM " + table + " WHERE group_id IS NULL AND " + condition,
+		Fix: "if so, set source.where: " + unmarked + ", done: mark and mark, and the rows stay (docs/migrating.md#a-loop-that-marks-rows); or, if nobody needs them: DELETE FROM " + table + " WHERE group_id IS NULL AND " + condition,
 	}
 }
 

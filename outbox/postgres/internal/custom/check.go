@@ -22,8 +22,9 @@ type Config struct {
 	Archive bool
 }
 
-// Check adds all that the table lacks.
-func Check(ctx context.Context, db *pg.DB, t Facts, c Config, missing *catalog.Findings) error {
+// Check adds all that the table lacks, and completes the facts by what the projection returns.
+func Check(ctx context.Context, db *pg.DB, facts *Facts, c Config, missing *catalog.Findings) (err error) {
+	t := *facts
 	switch {
 	case t.Table.ForbiddenSchema != "":
 		missing.AddForbidden(t.Table.ForbiddenSchema, t.Table.Role)
@@ -55,7 +56,7 @@ func Check(ctx context.Context, db *pg.DB, t Facts, c Config, missing *catalog.F
 		}
 	}
 	var wrong catalog.Findings
-	err := checkProjection(ctx, db, t, c, &wrong)
+	facts.Returned, err = checkProjection(ctx, db, t, c, &wrong)
 	for _, f := range wrong {
 		f.Subject = notready.Projection
 		*missing = append(*missing, f)

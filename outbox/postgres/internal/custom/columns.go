@@ -15,6 +15,8 @@ type Facts struct {
 	Columns []Column
 	// Schemas are those of the search path; see pathSQL.
 	Schemas []string
+	// Returned are the columns of the projection; nil before Check.
+	Returned []string
 }
 
 // Column is one of its columns. Type and OID of a domain are those of its base type.

@@ -48,25 +48,25 @@ WHERE e.custom_id OPERATOR(pg_catalog.=) ANY ((SELECT uuids FROM outbox_batches 
 SELECT e.* FROM custom_events e WHERE e.group_id OPERATOR(pg_catalog.=) $1`
 )
 
-// checkProjection adds what is wrong with the projection. The server parses and plans it once nobody can have planted what that runs.
-func checkProjection(ctx context.Context, db *pg.DB, t Facts, c Config, missing *catalog.Findings) error {
+// checkProjection adds what is wrong with the projection, and returns the names of its columns. The server parses and plans it once nobody can have planted what that runs.
+func checkProjection(ctx context.Context, db *pg.DB, t Facts, c Config, missing *catalog.Findings) (returned []string, err error) {
 	rows := strings.ReplaceAll(rowsDescribedSQL, "custom_events", t.Table.Quoted)
 	project, _ := projection.Expand(c.Project, rows)
 	before := len(*missing)
 	if err := checkPlanters(ctx, db, t, "source.project", c.Project, missing); err != nil || len(*missing) > before { // parsing it runs code
-		return err
+		return nil, err
 	}
 	d, err := describe(ctx, db, t.path(), project)
 	if err != nil {
-		return cannotRead(c.Project, rows, err, t.Table.Role, missing)
+		return nil, cannotRead(c.Project, rows, err, t.Table.Role, missing)
 	}
 	if checkProjected(missing, d, t.Column(c.ID)); len(*missing) > before {
-		return nil
+		return nil, nil
 	}
 	// Planning checks the privileges.
 	plan, err := planOf(ctx, db, t.path(), project)
 	if err != nil {
-		return cannotRead(c.Project, rows, err, t.Table.Role, missing)
+		return nil, cannotRead(c.Project, rows, err, t.Table.Role, missing)
 	}
 	switch {
 	case plan.Has("ModifyTable"):
@@ -74,7 +74,7 @@ func checkProjection(ctx context.Context, db *pg.DB, t Facts, c Config, missing 
 	case plan.Has("LockRows"):
 		missing.Add("source.project locks rows (FOR UPDATE or FOR SHARE), and is run where nothing can be locked", "leave that out")
 	}
-	return nil
+	return columnNames(d.columns), nil
 }
 
 // The parser runs the checks of domains, and the planner evaluates immutable functions and inlines those in SQL, so both run what the projection calls: they
@@ -212,11 +212,7 @@ func checkProjected(f *catalog.Findings, d described, key Column) {
 	case d.parameters > 1:
 		f.Add(fmt.Sprintf("source.project has %d parameters; expected only $1, the batch's group_id", d.parameters), "write FROM "+projection.Events+" e in source.project")
 	}
-	names := make([]string, len(d.columns))
-	for i, c := range d.columns {
-		names[i] = c.Name
-	}
-	columns, err := projection.Find(names, projection.SameName)
+	columns, err := projection.Find(columnNames(d.columns), projection.SameName)
 	if err != nil {
 		f.Add(err.Error(), fix)
 	}
@@ -229,6 +225,14 @@ func checkProjected(f *catalog.Findings, d described, key Column) {
 			f.Add(fmt.Sprintf("source.project returns column %s of type %s; expected %s", projection.Names[column], d.types[at], expectedTypes[column]), fix)
 		}
 	}
+}
+
+func columnNames(columns []pgconn.FieldDescription) []string {
+	names := make([]string, len(columns))
+	for i, c := range columns {
+		names[i] = c.Name
+	}
+	return names
 }
 
 // sameKind reports whether values of a type, or their texts, are a key's.

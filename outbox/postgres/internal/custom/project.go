@@ -202,12 +202,8 @@ func (p *projecting) withIndexFix(err error) error {
 }
 
 func (p *projecting) readColumns(fields []pgconn.FieldDescription) {
-	names := make([]string, len(fields))
-	for i, f := range fields {
-		names[i] = f.Name
-	}
 	var err error
-	if p.columns, err = projection.Find(names, projection.SameName); err != nil {
+	if p.columns, err = projection.Find(columnNames(fields), projection.SameName); err != nil {
 		p.fail(err)
 		return
 	}

@@ -51,6 +51,9 @@ type Table struct {
 	inserted Column
 	// columns are the names of all columns, and unsent those that the projection drops.
 	columns, unsent []string
+	// ignored are columns that the projection returns in vain.
+	ignored  []buffer.IgnoredColumn
+	excepted func(column string) bool
 	// times are the columns that hold times.
 	times []string
 	// row is the expression for the row e as json.
@@ -118,6 +121,8 @@ func New(p Parts, tables *ledger.Tables, facts Facts, c buffer.CustomTable, rela
 		}
 	}
 	t.columns, t.unsent = columns, c.Unsent(columns)
+	t.excepted = c.Excepted
+	t.ignored = projection.Ignored(c, facts.Returned, columns, projection.SameName)
 	for _, c := range facts.Columns {
 		if (c.OID == pg.OIDTimestamptz || c.OID == pg.OIDTimestamp) && !buffer.LooksDelay(c.Name) {
 			t.times = append(t.times, c.Name)
@@ -152,6 +157,12 @@ func (t *Table) Times() []string { return t.times }
 
 // Unsent are the columns that the projection drops; see [buffer.CustomTable.Unsent].
 func (t *Table) Unsent() []string { return t.unsent }
+
+// Ignored are the columns that the projection returns and the relay does not know.
+func (t *Table) Ignored() []buffer.IgnoredColumn { return t.ignored }
+
+// Excepted reports whether a comment of the projection says that a column neither delays nor marks rows.
+func (t *Table) Excepted(column string) bool { return t.excepted(column) }
 
 // Where is the condition for a row that is an event; "" if every row is one.
 func (t *Table) Where() string { return t.condition }

@@ -50,24 +50,34 @@ func (d *diagnosis) custom(ctx context.Context, events catalog.Table) {
 // sentBefore adds rows that look as if a loop had sent them, among some of those that wait.
 func (d *diagnosis) sentBefore(ctx context.Context, events catalog.Table) {
 	for _, c := range events.Columns {
-		if !buffer.LooksMark(c) {
+		oid, named := events.OID(c), buffer.LooksMark(c)
+		text := oid == pg.OIDText || oid == pg.OIDVarchar || oid == pg.OIDBpchar || oid >= firstUserOID
+		if !named && (!text || !buffer.MayMark(c) || d.state.Custom.Excepted(c)) {
 			continue
 		}
-		condition, counted := pg.Quote(c)+" IS NOT NULL", ""
-		if oid := events.OID(c); oid == pg.OIDTimestamptz || oid == pg.OIDTimestamp || oid == oidDate {
+		condition, unmarked, counted := pg.Quote(c)+" IS NOT NULL", pg.Quote(c)+" IS NULL", ""
+		if oid == pg.OIDTimestamptz || oid == pg.OIDTimestamp || oid == oidDate {
 			counted = " AND NOT (" + alwaysSetSQL(events.Quoted, c) + ")"
 		} else {
 			condition = "lower(" + pg.Quote(c) + "::text) IN (" + projection.DoneValues + ")"
+			unmarked = "(" + condition + ") IS NOT TRUE"
 		}
 		d.query(ctx, aboutCustom, "SELECT count(*)::text FROM (SELECT "+pg.Quote(c)+" FROM "+events.Quoted+" WHERE group_id IS NULL LIMIT 1000) waiting WHERE "+condition+counted, func(v []string) {
 			if v[0] != "0" {
-				d.findings = append(d.findings, projection.Marked(v[0], events.Quoted, condition))
+				f := projection.Marked(v[0], events.Quoted, condition, unmarked)
+				if !named {
+					f.Fix += "; if " + c + " says something else, add a comment to source.project: -- no mark: " + c
+				}
+				d.findings = append(d.findings, f)
 			}
 		})
 	}
 }
 
 const oidBool, oidDate = 16, 1082
+
+// firstUserOID is the first one of types that are not the server's own, such as enums.
+const firstUserOID = 16384
 
 // alwaysSetSQL is whether a column has a value before a row is sent: it is NOT NULL or has a DEFAULT.
 func alwaysSetSQL(table, column string) string {
@@ -115,27 +125,58 @@ func (d *diagnosis) countWaiting(ctx context.Context, events catalog.Table, colu
 // early adds rows that are sent before the time in a column whose name suggests that they must not be, or that is to say when they were inserted, among
 // some of those that wait.
 func (d *diagnosis) early(ctx context.Context, events catalog.Table) {
-	where := d.state.Custom.Where()
+	where := strings.ToLower(d.state.Custom.Where())
 	for _, c := range events.Columns {
-		inserted := c == d.state.Custom.Inserted()
-		if !buffer.LooksDelay(c) && !inserted || c == d.state.Tables.AvailableAt || strings.Contains(strings.ToLower(where), strings.ToLower(c)) {
+		inserted, named, oid := c == d.state.Custom.Inserted(), buffer.LooksDelay(c), events.OID(c)
+		switch {
+		case c == d.state.Tables.AvailableAt, strings.Contains(where, strings.ToLower(c)), oid != pg.OIDTimestamptz && oid != pg.OIDTimestamp && oid != oidDate:
+			continue
+		case !inserted && !named && !buffer.MayDelay(c), !inserted && !named && d.state.Custom.Excepted(c):
 			continue
 		}
 		now, fix := "statement_timestamp()", "set source.available_at: "+c
-		switch events.OID(c) {
-		case pg.OIDTimestamptz:
-		case pg.OIDTimestamp:
-			now += " AT TIME ZONE 'UTC'"
-			fix = "ALTER TABLE " + events.Quoted + " ALTER COLUMN " + pg.Quote(c) + " TYPE timestamptz USING " + pg.Quote(c) + " AT TIME ZONE 'UTC'; then " + fix
-		default:
-			continue
+		if oid == pg.OIDTimestamp {
+			zone, ok := d.zoneOf(ctx, events, c)
+			if !ok {
+				return
+			}
+			alter := "ALTER TABLE " + events.Quoted + " ALTER COLUMN " + pg.Quote(c) + " TYPE timestamptz USING " + pg.Quote(c) + " AT TIME ZONE " + pg.Literal(zone)
+			if zone == "UTC" {
+				fix = alter + "; then " + fix
+			} else {
+				fix += ", after: " + alter + orUTC
+			}
+			if now += " AT TIME ZONE " + pg.Literal(zone); !named { // it may hold UTC
+				now = "greatest(" + now + ", statement_timestamp() AT TIME ZONE 'UTC')"
+			}
 		}
-		if inserted {
+		if oid == oidDate {
+			fix = "name the condition as source.where, such as " + pg.Quote(c) + " <= CURRENT_DATE"
+		}
+		switch {
+		case inserted:
 			now += " + interval '5 minutes'" // the application's clock may be ahead
 			fix = "if " + c + " does not say when a row was inserted, name another column as source.created_at, or none; if it delays rows: " + fix
+		case !named:
+			now += " + interval '1 minute'"
+			fix = "if it does not delay rows, add a comment to source.project: -- no delay: " + c + "; if it does: " + fix
 		}
 		d.countWaiting(ctx, events, pg.Quote(c), pg.Quote(c)+" > "+now, func(n string) { d.findings = append(d.findings, projection.Early(n, events.Quoted, c, fix)) })
 	}
+}
+
+// orUTC stands after a statement that reads times in the database's zone.
+const orUTC = " -- or 'UTC', if they hold UTC"
+
+// zoneOf returns the zone in which a column without time zone is probably written: the database's, unless the default says UTC.
+func (d *diagnosis) zoneOf(ctx context.Context, events catalog.Table, column string) (zone string, ok bool) {
+	zone = "UTC"
+	ok = d.query(ctx, aboutCustom, zoneSQL, func(v []string) {
+		if v[1] == "true" && !inUTC.MatchString(v[2]) {
+			zone = v[0]
+		}
+	}, events.Quoted, column)
+	return zone, ok
 }
 
 // The zone is that of a session that sets none. It may be that of UTC for half of the year.
@@ -152,13 +193,11 @@ var inUTC = regexp.MustCompile(`(?i)(at time zone|timezone\() ?'utc'`)
 // ages adds whether the age of waiting events is known, and right.
 func (d *diagnosis) ages(ctx context.Context, events catalog.Table) {
 	if c, is := d.state.Custom.WithoutZone(); is {
-		d.query(ctx, aboutCustom, zoneSQL, func(v []string) {
-			if zone := v[0]; v[1] == "true" && !inUTC.MatchString(v[2]) {
-				d.warn(aboutCustom, "column "+c.Quoted+" of table "+events.Quoted+" has no time zone and is read as UTC, but the database's is "+zone+
-					": if rows hold local time, as now() writes it, the age of waiting events is wrong",
-					"ALTER TABLE "+events.Quoted+" ALTER COLUMN "+c.Quoted+" TYPE timestamptz USING "+c.Quoted+" AT TIME ZONE "+pg.Literal(zone)+" -- or 'UTC', if they hold UTC")
-			}
-		}, events.Quoted, c.Name)
+		if zone, ok := d.zoneOf(ctx, events, c.Name); ok && zone != "UTC" {
+			d.warn(aboutCustom, "column "+c.Quoted+" of table "+events.Quoted+" has no time zone and is read as UTC, but the database's is "+zone+
+				": if rows hold local time, as now() writes it, the age of waiting events is wrong",
+				"ALTER TABLE "+events.Quoted+" ALTER COLUMN "+c.Quoted+" TYPE timestamptz USING "+c.Quoted+" AT TIME ZONE "+pg.Literal(zone)+orUTC)
+		}
 	}
 	if !d.state.Custom.HasAges() {
 		fix := "name a timestamptz column as source.created_at"
@@ -172,10 +211,13 @@ func (d *diagnosis) ages(ctx context.Context, events catalog.Table) {
 	}
 }
 
-// unsent adds the columns that the projection drops.
+// unsent adds the columns that the projection drops, or returns in vain.
 func (d *diagnosis) unsent(events catalog.Table) {
 	if unsent := d.state.Custom.Unsent(); unsent != nil {
 		d.findings = append(d.findings, projection.Unsent(unsent, events.Quoted))
+	}
+	if ignored := d.state.Custom.Ignored(); ignored != nil {
+		d.findings = append(d.findings, projection.Unknown(ignored))
 	}
 }
 
