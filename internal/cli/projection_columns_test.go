@@ -19,7 +19,7 @@ func TestProjection_UnknownColumns(t *testing.T) {
 			db.exec("CREATE TABLE happened (id INTEGER PRIMARY KEY " + identity + ", event_type text, tenant_id integer, created_at timestamp, group_id " + group + ")")
 			config := func(more string) string {
 				return write(t, "pipelines:\n  - name: p\n    source:\n      url: "+db.url+"\n      table: happened\n      project: |\n"+
-					"        SELECT e.id, e.event_type AS type, e.tenant_id, "+object+"('a', 1) AS payload, "+object+"('b', '2') AS header FROM {events} e"+more+"\n    sink: {url: \"stdout:\"}\n")
+					"        SELECT e.id, e.event_type AS type, e.tenant_id, "+object+"('a', 1) AS payload, "+object+"('b', '2') AS header FROM {events} e"+more+"\n    sink: {url: \"stdout:\"}\nadmin: {listen: \"127.0.0.1:0\"}\n")
 			}
 			path := config("")
 			do(t, nil, "migrate", "-c", path).want(t, 0, ": applied ", "")
