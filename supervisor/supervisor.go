@@ -103,6 +103,7 @@ type Supervisor struct {
 	source    Source
 	warnAfter time.Duration
 	worst     atomic.Pointer[buffer.VacuumBlocker]
+	last      atomic.Pointer[[]buffer.VacuumBlocker] // those of the last poll; nil if they are unknown
 
 	// Owned by Run.
 	observed          map[identity]*observation
@@ -127,6 +128,16 @@ func New(source Source, c Config) (*Supervisor, error) {
 func (s *Supervisor) Worst() (buffer.VacuumBlocker, bool) {
 	if b := s.worst.Load(); b != nil {
 		return *b, true
+	}
+	return buffer.VacuumBlocker{}, false
+}
+
+// Locker returns the oldest transaction of the last poll that holds locks in a table; see [buffer.Locker]. Safe for concurrent use.
+func (s *Supervisor) Locker(table string) (buffer.VacuumBlocker, bool) {
+	if all := s.last.Load(); all != nil {
+		if b := buffer.Locker(*all, table); b != nil {
+			return *b, true
+		}
 	}
 	return buffer.VacuumBlocker{}, false
 }
@@ -187,6 +198,7 @@ func (s *Supervisor) poll(ctx context.Context) {
 	}
 	// Metrics and status are set first: who reads the warning may look at them at once.
 	s.worst.Store(worst)
+	s.last.Store(&blockers)
 	s.report(oldest, 0)
 	for _, o := range old {
 		s.warn(ctx, o)
@@ -201,6 +213,7 @@ func (s *Supervisor) onPollFailed(ctx context.Context, err error) {
 		return
 	}
 	s.worst.Store(nil)
+	s.last.Store(nil)
 	s.report(nil, -1)
 	level := slog.LevelDebug
 	if !s.pollFailed { // the pipelines report an outage as well

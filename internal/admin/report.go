@@ -28,7 +28,7 @@ type PipelineReport struct {
 	Dead                 int64    `json:"dead"`
 	// Delayed are the events whose available_at has not come, which are not pending; nil if there are none.
 	Delayed *DelayedReport `json:"delayed,omitempty"`
-	// State says in words what the pipeline does: paused 3m, no relay, sink down 3m, sink full 3m, no access 3m, refusing 3m, db error 3m, stalled 3m, some stuck 3m, asked to wait 28m, trying sink, sending, due, retries in 2m 3s, deleting, idle; "" if there are several sinks, which
+	// State says in words what the pipeline does: paused 3m, no relay, sink down 3m, sink full 3m, no access 3m, refusing 3m, db error 3m, stalled 3m, some stuck 3m, asked to wait 28m, trying sink, sending, due, retries in 2m 3s, deleting, stands still 1m, waits for its schedule, idle; "" if there are several sinks, which
 	// have their own.
 	State string `json:"state,omitempty"`
 	// Deliveries is how fast events are delivered; with several sinks an event counts once at each of them.
@@ -58,6 +58,8 @@ type PipelineReport struct {
 	Suspects *SuspectsReport `json:"suspects,omitempty"`
 	// VacuumBlockedBy is the oldest transaction that blocks vacuum, if it is old enough for a warning.
 	VacuumBlockedBy *BlockerReport `json:"vacuum_blocked_by,omitempty"`
+	// LockedBy is the oldest transaction that holds locks in the event table, while the pipeline stands still.
+	LockedBy *BlockerReport `json:"locked_by,omitempty"`
 	// HiddenTransaction is open for some seconds at least, and the relay's role may not see since when: what it is, and the statement that lets the role
 	// see it. Only relay status sets it; the running relay observes how long it is open.
 	HiddenTransaction string `json:"hidden_transaction,omitempty"`
@@ -78,6 +80,10 @@ type BlockerReport struct {
 	// QueryAgeSeconds is the time since its last query started, if known.
 	QueryAgeSeconds float64 `json:"query_age_seconds,omitempty"`
 	Behind          int64   `json:"behind"`
+	// Locks are the tables in which it may hold locks on rows, as schema.table.
+	Locks []string `json:"locks,omitempty"`
+	// LocksBuffer: the pipeline's event table is one of them.
+	LocksBuffer bool `json:"-"`
 	// Text describes it in one line, and Fix is how to end it.
 	Text string `json:"text"`
 	Fix  string `json:"fix,omitempty"`
@@ -88,7 +94,37 @@ func NewBlockerReport(h buffer.VacuumBlocker) *BlockerReport {
 	return &BlockerReport{
 		Kind: string(h.Kind), Name: h.Name, PID: h.PID, Application: h.Application, User: h.User, Database: h.Database, State: h.State,
 		AgeSeconds: h.Age.Round(time.Millisecond).Seconds(), QueryAgeSeconds: h.QueryAge.Round(time.Millisecond).Seconds(),
-		Behind: h.Behind, Text: h.String(), Fix: h.Fix,
+		Behind: h.Behind, Locks: h.Locks, Text: h.String(), Fix: h.Fix,
+	}
+}
+
+// SetLocker adds the oldest transaction that holds locks in the event table; see [buffer.Locker].
+func (p *PipelineReport) SetLocker(h buffer.VacuumBlocker) {
+	if b := p.VacuumBlockedBy; b != nil && b.Kind == string(h.Kind) && b.PID == h.PID && b.Name == h.Name {
+		b.LocksBuffer = true
+	}
+	if p.standsStill() {
+		p.LockedBy = NewBlockerReport(h)
+	}
+}
+
+// standsStill reports whether events wait and nothing is claimed, or a relay says so.
+func (p *PipelineReport) standsStill() bool {
+	still := func(state string) bool {
+		return strings.HasPrefix(state, standsStill) || strings.HasPrefix(state, "stalled")
+	}
+	for _, s := range p.Sinks {
+		if still(s.State) || s.Name == buffer.Unrouted && s.Pending > 0 && s.OldestPendingSeconds != nil && *s.OldestPendingSeconds >= buffer.LockAge.Seconds() {
+			return true
+		}
+	}
+	return still(p.State)
+}
+
+// SetScheduled says that the pipeline claims at certain times only.
+func (p *PipelineReport) SetScheduled() {
+	if strings.HasPrefix(p.State, standsStill) {
+		p.State = "waits for its schedule"
 	}
 }
 

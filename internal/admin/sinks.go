@@ -96,7 +96,35 @@ func pipelineState(s *buffer.Status) string {
 	if s.Waits == nil {
 		due = s.Waiting
 	}
-	return batchesState(s.Leased, s.Waiting, s.Delivered, due, next, s.Waits, s.Relays, "")
+	state := batchesState(s.Leased, s.Waiting, s.Delivered, due, next, s.Waits, s.Relays, "")
+	if still := unclaimedFor(s); still > 0 && (state == "idle" || state == "sending") {
+		return standsStill + " " + roughly(still)
+	}
+	return state
+}
+
+// standsStill is the state of a pipeline while events wait and nothing is claimed.
+const standsStill = "stands still"
+
+// unclaimedFor is for how long events have waited at least without that any was claimed or delivered; 0 if it is less than [buffer.LockAge], or unknown.
+func unclaimedFor(s *buffer.Status) time.Duration {
+	if s.Pending == 0 || s.Leased+s.Waiting+s.Delivered > 0 {
+		return 0
+	}
+	still := s.OldestPending
+	for i := range s.Relays {
+		switch r := &s.Relays[i]; {
+		case !r.Runs():
+		case r.LastDelivery >= 0:
+			still = min(still, r.LastDelivery)
+		default:
+			still = min(still, r.Uptime)
+		}
+	}
+	if still < buffer.LockAge {
+		return 0
+	}
+	return still
 }
 
 // noRelay is the state of a sink while no relay runs that serves it.

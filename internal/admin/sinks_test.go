@@ -356,3 +356,28 @@ func TestWaitReports_OneCause(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+// TestPipelineState_StandsStill: a pipeline in which events wait and nothing is claimed is not idle.
+func TestPipelineState_StandsStill(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		oldest, last, uptime time.Duration
+		pending              int64
+		want                 string
+	}{
+		"nothing waits":         {0, time.Hour, time.Hour, 0, "idle"},
+		"waits for a moment":    {5 * time.Second, time.Hour, time.Hour, 1, "idle"},
+		"waits for long":        {73 * time.Second, time.Hour, time.Hour, 261, "stands still 1m"},
+		"delivered some before": {time.Hour, 40 * time.Second, time.Hour, 261, "stands still 40s"},
+		"delivers":              {time.Hour, time.Second, time.Hour, 261, "sending"},
+		"started just now":      {time.Hour, -1, time.Second, 261, "idle"},
+	} {
+		relay := buffer.Relay{RelayReport: buffer.RelayReport{LastDelivery: c.last}, Uptime: c.uptime}
+		if c.last >= 0 && c.last < time.Minute {
+			relay.LastMinute = 1
+		}
+		if got := pipelineState(&buffer.Status{Pending: c.pending, OldestPending: c.oldest, Relays: []buffer.Relay{relay}}); got != c.want {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+	}
+}

@@ -20,6 +20,8 @@ type Pipeline struct {
 	Inspector buffer.Inspector
 	// MaxWaiting is how many batches may wait before claiming stops.
 	MaxWaiting int
+	// Scheduled reports whether events wait for a schedule of the pipeline's own.
+	Scheduled bool
 	// Sinks are the configured ones of several, and Router is ready while events are routed to them; nil for a single sink.
 	Sinks  []Sink
 	Router Readiness
@@ -60,6 +62,12 @@ type Health interface {
 	// Worst returns the oldest transaction that blocks vacuum in its database, if
 	// it is old enough for a warning.
 	Worst() (buffer.VacuumBlocker, bool)
+}
+
+// lockObserver is a [Health] that knows of locks in the event table.
+type lockObserver interface {
+	// Locker returns the oldest transaction that holds locks in the event table; see [buffer.Locker].
+	Locker() (buffer.VacuumBlocker, bool)
 }
 
 // statuses are those of the sinks, and of what is not routed yet; of the configured sinks alone if the status is unknown.

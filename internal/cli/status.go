@@ -175,6 +175,12 @@ func (s *statusReader) read(ctx context.Context, redact func(string) string) (ad
 		if worst := blockers[i].worst; worst != nil {
 			one.VacuumBlockedBy = admin.NewBlockerReport(*worst)
 		}
+		if locker := blockers[i].locker; locker != nil {
+			one.SetLocker(*locker)
+		}
+		if p.Scheduled() {
+			one.SetScheduled()
+		}
 		for _, f := range blockers[i].left {
 			one.Notices = append(one.Notices, redact(f.Text+". > "+f.Fix))
 		}
@@ -195,6 +201,8 @@ func (s *statusReader) read(ctx context.Context, redact func(string) string) (ad
 type blockers struct {
 	// worst is the oldest, if it is older than warn_after.
 	worst *buffer.VacuumBlocker
+	// locker is the oldest transaction with locks in the event table.
+	locker *buffer.VacuumBlocker
 	// hidden is a transaction whose age the role may not see.
 	hidden []buffer.Finding
 	// left are tables of the pipeline that it does not send from any more.
@@ -226,6 +234,9 @@ func status(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (s buffer.
 	all, err := source.Blockers(ctx)
 	if err != nil {
 		return s, found, err
+	}
+	if named, ok := b.(interface{ BufferTable() string }); ok {
+		found.locker = buffer.Locker(all, named.BufferTable())
 	}
 	for i := range all {
 		if h := &all[i]; h.Beyond(p.Source.Supervisor.WarnAfter) {
@@ -347,7 +358,9 @@ func reasons(p *admin.PipelineReport, endedSaid map[string]bool) (lines []string
 	for _, problem := range p.SinkProblems {
 		add(problem)
 	}
-	if p.VacuumBlockedBy != nil {
+	if p.LockedBy != nil {
+		add("stands still: " + p.LockedBy.Text + ". > " + p.LockedBy.Fix)
+	} else if p.VacuumBlockedBy != nil {
 		add("vacuum is blocked: " + p.VacuumBlockedBy.Text + ". > relay doctor -c relay.yaml")
 	}
 	if p.Delayed != nil {

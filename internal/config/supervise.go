@@ -66,3 +66,12 @@ func (o *Runtime) Worst() (buffer.VacuumBlocker, bool) {
 	}
 	return o.supervisor.Worst()
 }
+
+// Locker returns the oldest transaction that holds locks in the pipeline's event table for some seconds at least, as the supervisor last saw it.
+func (o *Runtime) Locker() (buffer.VacuumBlocker, bool) {
+	b, ok := o.Buffer.(interface{ BufferTable() string })
+	if !ok || o.supervisor == nil {
+		return buffer.VacuumBlocker{}, false
+	}
+	return o.supervisor.Locker(b.BufferTable())
+}

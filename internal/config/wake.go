@@ -53,3 +53,6 @@ func (p *Pipeline) checkWake(r *reader, at, eager Place) {
 		r.errorf(at, `wake is "notify", which SQLite does not support; expected "auto" or "poll"`)
 	}
 }
+
+// Scheduled reports whether fresh events wait for a schedule of the configuration.
+func (p *Pipeline) Scheduled() bool { return !p.Eager || p.Schedule.Text != everySecond }

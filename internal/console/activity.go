@@ -11,12 +11,12 @@ type activityData struct {
 	Entries []audit.Entry
 	Kept    int
 	Level   levelData
-	Done    string // what was done just now
+	Done    flash // what was done just now
 }
 
 // activity serves what users did at this process, and the level of its log.
 func (s *Console) activity(w http.ResponseWriter, r *http.Request) {
-	d := activityData{Entries: s.config.Audit.Entries(), Kept: audit.Kept, Level: s.level.data(), Done: r.URL.Query().Get("done")}
+	d := activityData{Entries: s.config.Audit.Entries(), Kept: audit.Kept, Level: s.level.data(), Done: s.flashes.take(r)}
 	for i := range d.Entries {
 		e := &d.Entries[i]
 		for _, text := range []*string{&e.Who, &e.Detail, &e.Reason} {

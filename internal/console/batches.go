@@ -103,12 +103,12 @@ type batchesData struct {
 	Rows     []batchRow
 	Total    int64
 	Errors   []string
-	Done     string
+	Done     flash
 }
 
 // batches lists the live batches, those that were claimed last first.
 func (s *Console) batches(w http.ResponseWriter, r *http.Request) {
-	d := batchesData{Pipeline: r.URL.Query().Get("pipeline"), Done: r.URL.Query().Get("done")}
+	d := batchesData{Pipeline: r.URL.Query().Get("pipeline"), Done: s.flashes.take(r)}
 	selected, err := s.selected(d.Pipeline)
 	if err != nil {
 		s.fail(w, r, http.StatusNotFound, err)
@@ -208,7 +208,7 @@ func (s *Console) batchChange(divide bool) http.HandlerFunc {
 		switch {
 		case errors.Is(err, buffer.ErrNotWaiting) && !divide: // what was asked for happens already
 			done = "Nothing was changed: a relay has taken the batch meanwhile and sends it, or it is finished."
-			redirect(w, root(r)+"batches?"+url.Values{"pipeline": {p.Name}, "done": {done}}.Encode())
+			redirect(w, root(r)+"batches?"+url.Values{"pipeline": {p.Name}}.Encode()+"&"+s.flashes.put(done, true))
 			return
 		case errors.Is(err, buffer.ErrNotWaiting), errors.Is(err, buffer.ErrMaybeSent), err != nil && divide && row.Refused != "":
 			s.fail(w, r, http.StatusConflict, fmt.Errorf("nothing was changed: %w", err))
@@ -218,6 +218,6 @@ func (s *Console) batchChange(divide bool) http.HandlerFunc {
 			return
 		}
 		s.config.Audit.Add(ctx, did)
-		redirect(w, root(r)+"batches?"+url.Values{"pipeline": {p.Name}, "done": {done}}.Encode())
+		redirect(w, root(r)+"batches?"+url.Values{"pipeline": {p.Name}}.Encode()+"&"+s.flashes.put(done, false))
 	}
 }

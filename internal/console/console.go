@@ -67,6 +67,9 @@ type Console struct {
 	level   *logLevel
 	doctor  *doctor
 	inUse   atomic.Bool
+	// lastRelays are for the overview while the database does not answer.
+	lastRelays lastRelays
+	flashes    flashes
 	// deadCauses are for the overview.
 	deadCauses deadCauses
 	// rendered are the rows of the overview as they were rendered last, by id: most of them are the same a second later. Run owns it.

@@ -192,12 +192,12 @@ type deadData struct {
 	Earlier bool // others died before them
 	Sinks   bool
 	Errors  []string // databases that cannot be read
-	Done    string   // what was done just now
+	Done    flash    // what was done just now
 }
 
 // deadList serves the list.
 func (s *Console) deadList(w http.ResponseWriter, r *http.Request) {
-	d := deadData{Filter: filterOf(r.URL.Query()), Done: r.URL.Query().Get("done")}
+	d := deadData{Filter: filterOf(r.URL.Query()), Done: s.flashes.take(r)}
 	q, selected, ok := s.selection(w, r, d.Filter)
 	if !ok {
 		return
@@ -313,6 +313,7 @@ type deadDetail struct {
 	Headers, EventRow  string
 	Notified, ClosedAt time.Time
 	ClosedBy, Reason   string
+	Hook               bool // a hook is notified of it
 }
 
 // deadShow serves the dead letters of one event.
@@ -332,7 +333,9 @@ func (s *Console) deadShow(w http.ResponseWriter, r *http.Request) {
 	defer cancel()
 	var letters []deadDetail
 	err = p.Each(ctx, q, func(e *buffer.DeadEvent) (bool, error) {
-		letters = append(letters, s.deadDetail(e))
+		one := s.deadDetail(e)
+		one.Hook = p.Notifies(e.Sink) || !e.NotifiedAt.IsZero()
+		letters = append(letters, one)
 		return len(letters) < deadPage, nil
 	})
 	switch {

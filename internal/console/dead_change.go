@@ -1,15 +1,16 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
 	"github.com/outboxrelay/relay/internal/admin"
 	"github.com/outboxrelay/relay/internal/audit"
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 // confirmData is what is about to be done.
@@ -20,6 +21,14 @@ type confirmData struct {
 	Until   []string        // PIPELINE TIME: when the newest that is counted died
 	Total   int64
 	Back    string
+}
+
+// Unnotified is how many wait until a hook was notified of them.
+func (d *confirmData) Unnotified() (n int64) {
+	for i := range d.Changed {
+		n += d.Changed[i].Unnotified
+	}
+	return n
 }
 
 // deadChange replays or discards the dead letters that a form selects: first it asks, with the counts, then it does it. A form without a
@@ -112,7 +121,7 @@ func (s *Console) deadChange(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	back := deadFilter{Pipeline: d.Filter.Pipeline, Sink: d.Filter.Sink}
-	redirect(w, "../dead?"+back.Query()+"&done="+url.QueryEscape(doneText(act, &d)))
+	redirect(w, "../dead?"+back.Query()+"&"+s.flashes.put(cmp.Or(s.closedText(ctx, act, selected, &d), doneText(act, &d)), d.Total == 0))
 }
 
 // untilOf reads the times of a confirmed form, by pipeline: what died later was not in the counts that somebody confirmed. It is nil without any.
@@ -157,6 +166,32 @@ func doneText(act admin.Action, d *confirmData) string {
 	}
 	if unnotified > 0 {
 		text += fmt.Sprintf(" %s wait until the dead-letter hook was notified of them.", admin.Count(unnotified))
+	}
+	return text
+}
+
+// closedText says who closed the dead letter that somebody wanted to change; "" if it is not only that one, or nobody did.
+func (s *Console) closedText(ctx context.Context, act admin.Action, selected []admin.Pipeline, d *confirmData) string {
+	if d.Total > 0 || len(d.Changed) > 0 || len(selected) != 1 || d.Filter.ID == "" || strings.Contains(d.Filter.ID, ",") {
+		return ""
+	}
+	q, err := deadFilter{ID: d.Filter.ID, Sink: d.Filter.Sink, Closed: true}.parse()
+	if err != nil {
+		return ""
+	}
+	text := ""
+	err = selected[0].Each(ctx, q, func(e *buffer.DeadEvent) (bool, error) {
+		if e.ClosedAs != "" {
+			text = fmt.Sprintf("Nothing was %s: event %s was %s", map[admin.Action]string{admin.Replay: "replayed", admin.Discard: "discarded"}[act], e.Identity(), e.ClosedAs)
+			if e.ClosedBy != "" {
+				text += " by " + visible([]byte(e.ClosedBy))
+			}
+			text += " at " + e.ClosedAt.UTC().Format("2006-01-02 15:04:05") + " UTC."
+		}
+		return true, nil
+	})
+	if err != nil {
+		return "" // nothing was changed, whoever closed it
 	}
 	return text
 }

@@ -188,7 +188,7 @@ func (s *Console) deadEdit(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	done := fmt.Sprintf("Event %s was changed and replayed.", d.ID)
-	redirect(w, root(r)+"dead?"+url.Values{"pipeline": {d.Pipeline}, "done": {done}}.Encode())
+	redirect(w, root(r)+"dead?"+url.Values{"pipeline": {d.Pipeline}}.Encode()+"&"+s.flashes.put(done, false))
 }
 
 // checkEdited returns what was written on one line.

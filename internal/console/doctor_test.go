@@ -102,7 +102,7 @@ func TestOverview_DatabaseAway(t *testing.T) {
 	b.logIn()
 	b.see("Everything works.", "Live")
 	testkit.NoError(t, server.Kill())
-	b.see("orders: database does not work", "nothing is lost. What was being sent may be sent again, under the same group_id.", "unknown")
+	b.see("orders: database does not work", "nothing is lost. What was being sent may be sent again, under the same group_id.", "unknown", "Relays: the database does not answer; these reported before", "(this one)")
 	b.expectAccessibleAs("overview-database-away", "light", 1280)
 	for path, what := range map[string]string{"/dead": "orders: ", "/batches": "orders: ", "/pipelines/orders": "database does not work", "/dead/orders/1": "Service Unavailable"} {
 		b.goTo(path)

@@ -101,3 +101,39 @@ func TestOverview_Faults(t *testing.T) {
 		b.goTo("/batches?pipeline=returns")
 	}
 }
+
+// TestOverview_RowLocks: a forgotten transaction that has locked rows of an ordered pipeline is named as what stops it.
+func TestOverview_RowLocks(t *testing.T) {
+	t.Parallel()
+	server := testserver.OwnPostgres(t, testserver.PostgresOptions{})
+	s := open(t, fmt.Sprintf(`
+  - {name: shipments, order: key, source: {url: "%s", table: shipments}, sink: {url: "file://%%s/shipments.ndjson"}}
+`, server.URL))
+	db, err := pgx.Connect(t.Context(), server.URL)
+	testkit.NoError(t, err)
+	t.Cleanup(func() { _ = db.Close(context.WithoutCancel(t.Context())) }) // it is ended
+	for _, sql := range []string{
+		"SET application_name = 'night-cleanup'",
+		"INSERT INTO shipments (topic, key, payload, available_at) VALUES ('sent', 'one', '1', now() + interval '10 seconds')", // locked before it is claimed
+		"BEGIN", "SELECT id FROM shipments FOR UPDATE",
+	} {
+		_, err := db.Exec(t.Context(), sql)
+		testkit.NoError(t, err)
+	}
+	b := newTab(t, s)
+	b.logIn()
+	end := fmt.Sprintf("SELECT pg_terminate_backend(%d)", db.PgConn().PID())
+	b.see("shipments: stands still: a transaction holds locks in its table", "night-cleanup", "it holds locks in table public.shipments", end)
+	if text := b.text(); strings.Contains(text, "is not slowed down") || strings.Contains(text, "Everything moves") {
+		t.Errorf("the page also says that all is well:\n%s", text)
+	}
+	b.goTo("/doctor")
+	b.see("which is where the events wait", end)
+	other, err := pgx.Connect(t.Context(), server.URL)
+	testkit.NoError(t, err)
+	_, err = other.Exec(t.Context(), end)
+	testkit.NoError(t, err)
+	testkit.NoError(t, other.Close(t.Context()))
+	b.goTo("/")
+	b.see("Everything works.")
+}

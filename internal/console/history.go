@@ -78,6 +78,9 @@ type series struct {
 	delivered map[string]int64            // by owner, at that time
 	latencies map[string]buffer.Latencies // by owner, at that time
 
+	// oldest is the age of the oldest pending event at that time or since, oldestBefore the one of the time before; NaN: unknown.
+	oldest, oldestBefore float32
+
 	// spark is the sparkline of the hour, at the slot sparkSlot, after the observation at sparkAt.
 	spark     template.HTML
 	sparkSlot int64
@@ -120,16 +123,29 @@ func (h *history) add(key seriesKey, at time.Time, o observation) {
 	if o.oldest != nil {
 		s.now.Oldest = float32(*o.oldest)
 	}
+	s.oldest = max(s.oldest, s.now.Oldest)
 	if since := at.Sub(s.at); s.at.IsZero() || since >= minInterval-time.Second/2 {
 		if !s.at.IsZero() {
 			s.now.PerSecond = float32(float64(added(s.delivered, o.delivered)) / since.Seconds())
 			took := addedLatencies(s.latencies, o.latencies)
-			s.now.P50, s.now.P99 = float32(took.Quantile(.5)), float32(took.Quantile(.99))
+			most := s.longest(since)
+			s.now.P50, s.now.P99 = float32(took.QuantileWithin(.5, most)), float32(took.QuantileWithin(.99, most))
 		}
+		s.oldestBefore, s.oldest = s.oldest, s.now.Oldest
 		s.at, s.delivered, s.latencies = at, o.delivered, o.latencies
 	}
 	s.hour.add(at, s.now)
 	s.day.add(at, s.now)
+}
+
+// longest is how many seconds a delivery since the last observation, or reported late, may have taken: an event that was pending then is so much older now. It is infinite if the
+// ages are unknown.
+func (s *series) longest(since time.Duration) float64 {
+	most := max(float64(s.oldest), float64(s.oldestBefore)) + (since + minInterval).Seconds()
+	if math.IsNaN(most) {
+		return math.Inf(1)
+	}
+	return most
 }
 
 // added is how many events were delivered between two observations. What a process did before it was first seen is not counted.

@@ -37,6 +37,23 @@ func TestHistory_Latencies(t *testing.T) {
 	}
 }
 
+// TestHistory_LatenciesAfterOutage: no event took longer than the oldest one that was pending, whatever the bounds of the histogram are.
+func TestHistory_LatenciesAfterOutage(t *testing.T) {
+	t.Parallel()
+	h, at, key := newHistory(), time.Date(2026, 1, 2, 3, 4, 0, 0, time.UTC), seriesKey{pipeline: "orders"}
+	look := func(after time.Duration, oldest float64, latencies string) point {
+		o := observation{oldest: &oldest}
+		o.relays(&admin.PipelineReport{Relays: []admin.RelayReport{{Owner: "a/1/orders", Running: true, Latencies: buffer.ParseLatencies(latencies)}}}, func(string) bool { return true })
+		h.add(key, at.Add(after), o)
+		p, _ := h.now(key)
+		return p
+	}
+	look(0, 92, "")
+	if p := look(10*time.Second, 0, "300:1000"); p.P99 > 112 || p.P50 > 112 || p.P50 < 60 {
+		t.Errorf("p50 is %v, p99 %v; the oldest event was 102 s old", p.P50, p.P99)
+	}
+}
+
 // TestHistory_Memory: however many pipelines there are, the history takes 10 MB at most.
 func TestHistory_Memory(t *testing.T) {
 	heap := func() uint64 {

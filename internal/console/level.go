@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -109,5 +108,5 @@ func (s *Console) setLevel(w http.ResponseWriter, r *http.Request) {
 		s.level.set(to, time.Now())
 		add()
 	}
-	redirect(w, "activity?done="+url.QueryEscape("The log level is "+levelName(to)+" now."))
+	redirect(w, "activity?"+s.flashes.put("The log level is "+levelName(to)+" now.", false))
 }

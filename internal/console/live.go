@@ -92,6 +92,9 @@ func (l *live) setSince(now time.Time, all []problem) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i := range all {
+		if all[i].Undated {
+			continue
+		}
 		all[i].Since = now
 		if seen, known := l.since[all[i].key()]; known {
 			all[i].Since = seen.since

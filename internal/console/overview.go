@@ -10,6 +10,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/outboxrelay/relay/internal/admin"
@@ -47,6 +48,7 @@ type overviewData struct {
 	Problems []problem // grouped
 	Rows     []row
 	Relays   []relayRow
+	Unknown  bool // the database does not answer: Relays are those that reported before
 	At       time.Time
 	Reading  int       // pipelines that are being read
 	Starting int       // pipelines that reach their database or sink for the first time
@@ -60,6 +62,7 @@ type relayRow struct {
 	This      bool
 	Running   bool
 	Stopped   bool // in order
+	Unknown   bool // whether it runs
 	Seen      float64
 	Pipelines []string
 	NotReady  string
@@ -72,6 +75,7 @@ const maxProblems = 30
 func (s *Console) overviewOf(report *admin.Report, all []problem) overviewData {
 	now := time.Now()
 	d := overviewData{At: now, Problems: all, Relays: s.relayRows(report)}
+	d.Relays, d.Unknown = s.knownRelays(report, d.Relays, now)
 	s.live.setSince(now, d.Problems)
 	bad := map[string]string{} // the title
 	stopped := 0
@@ -194,7 +198,7 @@ func (s *Console) rowsOf(p *admin.PipelineReport, bad map[string]string, now tim
 			return text, "bad"
 		case text == "sending":
 			return "moving", "good"
-		case text == "no relay", strings.HasPrefix(text, "retries"), strings.HasPrefix(text, "paused"), text == "trying sink":
+		case text == "no relay", strings.HasPrefix(text, "retries"), strings.HasPrefix(text, "paused"), strings.HasPrefix(text, "stands still"), text == "trying sink":
 			return text, "warn"
 		case slices.ContainsFunc(downStates, func(down string) bool { return strings.HasPrefix(text, down) }):
 			return text, "bad"
@@ -327,6 +331,33 @@ func (s *Console) relayRows(report *admin.Report) []relayRow {
 		}
 	}
 	return running
+}
+
+// lastRelays are the processes that reported last.
+type lastRelays struct {
+	mu   sync.Mutex
+	rows []relayRow
+	at   time.Time
+}
+
+// knownRelays are those of a report, or those that reported before if it says of no pipeline which ones there are. unknown reports the latter.
+func (s *Console) knownRelays(report *admin.Report, rows []relayRow, now time.Time) (known []relayRow, unknown bool) {
+	l := &s.lastRelays
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(rows) > 0 || len(report.Errors) == 0 {
+		if len(rows) > 0 {
+			l.rows, l.at = rows, now
+		}
+		return rows, false
+	}
+	known = slices.Clone(l.rows)
+	for i := range known {
+		if known[i].Seen += now.Sub(l.at).Seconds(); !known[i].This {
+			known[i].NotReady, known[i].Running, known[i].Unknown = "", false, true
+		}
+	}
+	return known, true
 }
 
 // overview serves the first page.

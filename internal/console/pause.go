@@ -107,6 +107,6 @@ func (s *Console) pauseChange(resume bool) http.HandlerFunc {
 		default:
 			done = "It was paused before."
 		}
-		redirect(w, "../"+url.PathEscape(p.Name)+"?done="+url.QueryEscape(done))
+		redirect(w, "../"+url.PathEscape(p.Name)+"?"+s.flashes.put(done, !changed))
 	}
 }

@@ -23,7 +23,7 @@ type pipelineData struct {
 	Sinks    []string // with a history of their own; "" is the pipeline's
 	Waiting  int64    // batches
 	Pauses   []pauseTarget
-	Done     string // what was done just now
+	Done     flash // what was done just now
 }
 
 func (s *Console) pipeline(w http.ResponseWriter, r *http.Request) {
@@ -33,7 +33,7 @@ func (s *Console) pipeline(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	report := s.config.Source.Report(r.Context(), name)
-	d := pipelineData{Name: name, Sinks: []string{""}, Done: r.URL.Query().Get("done")}
+	d := pipelineData{Name: name, Sinks: []string{""}, Done: s.flashes.take(r)}
 	all := s.overviewOf(&report, problems(s, &report))
 	for _, one := range all.each {
 		if one.Pipeline == name {
@@ -95,7 +95,7 @@ func (s *Console) retryNow(w http.ResponseWriter, r *http.Request) {
 	case n > 1:
 		done = admin.Count(int64(n)) + " batches are due now."
 	}
-	redirect(w, "../"+url.PathEscape(p.Name)+"?done="+url.QueryEscape(done))
+	redirect(w, "../"+url.PathEscape(p.Name)+"?"+s.flashes.put(done, n == 0))
 }
 
 // number is null in JSON if it is unknown.

@@ -32,6 +32,8 @@ type problem struct {
 	Cause string
 	// Warning: nothing stands still because of it.
 	Warning bool
+	// Undated: its text says when it was, and each process would have seen it first at another time.
+	Undated bool
 	// Since is when this process saw it first.
 	Since time.Time
 }
@@ -146,6 +148,10 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 	starting := map[string]bool{}
 	var reasons [][]admin.NotReadyReason
 	databases := map[string]string{} // why those of pipelines do not work
+	locked := map[string]bool{}
+	for i := range report.Pipelines {
+		locked[report.Pipelines[i].Name] = report.Pipelines[i].LockedBy != nil
+	}
 	for _, p := range s.config.Source.Pipelines() {
 		of := p.NotReady()
 		reasons = append(reasons, of)
@@ -177,6 +183,9 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 				continue
 			}
 			notReady[n.Pipeline+"/"+n.Sink] = true
+			if n.Kind == buffer.NotReadyStalled && locked[n.Pipeline] {
+				continue // the transaction is the cause
+			}
 			found := problem{
 				Pipeline: n.Pipeline, Sink: n.Sink, Title: one.title, Detail: s.config.Redact(n.Err.Error()), Alone: one.alone, Do: one.do,
 				Link: pipelineLink(n.Pipeline), LinkText: "what waits",
@@ -216,7 +225,7 @@ func problemOf(kind, class string) (p struct{ title, alone, do string }) {
 
 // causeOf is the Cause of a problem with such a class of a reason.
 func causeOf(class string) string {
-	if class == buffer.NotReadyRefusing {
+	if class == buffer.NotReadyRefusing || class == buffer.NotReadyStalled {
 		return class
 	}
 	return ""
@@ -242,10 +251,18 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 		all = append(all, one)
 	}
 	for _, r := range p.Relays {
-		if r.Running && r.NotReady != "" && !strings.HasPrefix(r.Owner, s.config.Process+"/") && !notReady[p.Name+"/"+r.Sink] {
+		if r.Running && r.NotReady != "" && !strings.HasPrefix(r.Owner, s.config.Process+"/") && !notReady[p.Name+"/"+r.Sink] && (p.LockedBy == nil || r.NotReadyKind != buffer.NotReadyStalled) {
 			of := problemOf(r.NotReadyKind, r.NotReadyClass)
+			title := "another relay makes no progress: " + cmp.Or(of.title, "see its log")
+			if r.NotReadyKind == buffer.KindSome { // it makes progress with the others: the same is true of the sink whichever relay says so
+				add(problem{
+					Sink: r.Sink, Title: of.title, Detail: process(r.Owner) + ": " + r.NotReady, Cause: causeOf(r.NotReadyClass), Alone: of.alone, Do: of.do, Warning: true,
+					Link: deadLink(p.Name, r.Sink), LinkText: "which topics and errors",
+				})
+				continue
+			}
 			add(problem{
-				Sink: r.Sink, Title: "another relay makes no progress: " + cmp.Or(of.title, "see its log"), Detail: process(r.Owner) + ": " + r.NotReady, Cause: causeOf(r.NotReadyClass),
+				Sink: r.Sink, Title: title, Detail: process(r.Owner) + ": " + r.NotReady, Cause: causeOf(r.NotReadyClass),
 				Alone: strings.TrimSpace("This relay does its work, as far as it can. " + of.alone), Do: cmp.Or(of.do, "Look at the log of that process."), Warning: true,
 			})
 		}
@@ -259,9 +276,6 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 			Sink: one.Sink, Title: titlePaused, Detail: what, Warning: true,
 			Alone: "Nothing: it stays paused until somebody resumes it. Events wait.", Do: "Resume it here, or run " + command + ".", Link: pipelineLink(p.Name), LinkText: "resume",
 		})
-	}
-	for _, text := range p.Notices {
-		add(problem{Title: "worth a look", Detail: text, Alone: "The relay continues.", Warning: true})
 	}
 	if p.ClaimingStopped != "" {
 		add(problem{
@@ -295,11 +309,22 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 	for _, text := range p.SinkProblems {
 		add(problem{Title: "sinks", Detail: text, Warning: true})
 	}
-	if p.VacuumBlockedBy != nil {
+	if b := p.LockedBy; b != nil {
 		add(problem{
-			Title: blockerTitle(p.VacuumBlockedBy), Detail: p.VacuumBlockedBy.Text, Warning: true,
-			Alone: "Nothing ends it. The relay is not slowed down, but the database's tables grow.",
-			Do:    "Find out whose it is, and end it:", Fix: p.VacuumBlockedBy.Fix, Link: "doctor", LinkText: "all that block vacuum",
+			Title: "stands still: a transaction holds locks in its table", Detail: b.Text, Cause: buffer.NotReadyStalled,
+			Alone: "Nothing ends it. The relay does not claim rows that are locked, and with order: key no later event of their keys. It continues when that transaction ends.",
+			Do:    "Find out whose it is, and end it:", Fix: b.Fix, Link: "doctor", LinkText: "all open transactions",
+		})
+	}
+	if b := p.VacuumBlockedBy; b != nil && (p.LockedBy == nil || p.LockedBy.Fix != b.Fix) {
+		alone := "Nothing ends it. The relay is not slowed down, but the database's tables grow."
+		if b.LocksBuffer {
+			alone = "Nothing ends it. It holds locks in the event table: rows that are locked are not sent, and with order: key no later event of their keys. The database's tables grow."
+		}
+		add(problem{
+			Title: blockerTitle(b), Detail: b.Text, Warning: true,
+			Alone: alone,
+			Do:    "Find out whose it is, and end it:", Fix: b.Fix, Link: "doctor", LinkText: "all that block vacuum",
 		})
 	}
 	if p.Hook != nil {
@@ -317,6 +342,9 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 			Alone: "Nothing: they stay until somebody replays or discards them.", Do: "See which errors and topics they have, correct the cause, then replay them.",
 			Link: "dead?pipeline=" + url.QueryEscape(p.Name), LinkText: "errors and topics",
 		})
+	}
+	for _, text := range p.Notices { // last: the relay continues
+		add(problem{Title: "worth a look", Detail: text, Alone: "The relay continues.", Warning: true, Undated: true})
 	}
 	return all
 }

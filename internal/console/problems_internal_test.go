@@ -123,6 +123,9 @@ func TestProblems_RefusesSome(t *testing.T) {
 		{"another relay makes no progress: sink refuses what it gets", func() {
 			p.Relays = []admin.RelayReport{{Owner: "other/2/orders", Running: true, NotReady: "refusing", NotReadyClass: buffer.NotReadyRefusing}}
 		}},
+		{"sink refuses some events", func() {
+			p.Relays = []admin.RelayReport{{Owner: "other/2/orders", Running: true, NotReady: "refusing", NotReadyClass: buffer.NotReadyRefusing, NotReadyKind: buffer.KindSome}}
+		}},
 	}
 	for i := range 12 {
 		source.health, p.Waits, p.Relays = healthy{}, nil, nil

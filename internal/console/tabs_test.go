@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
 	"testing/synctest"
 
@@ -150,10 +151,12 @@ func TestReplay_DiscardedMeanwhile(t *testing.T) {
 	discard := url.Values{"action": {"discard"}, "pipeline": {"orders"}, "id": {"1"}, "confirmed": {"1"}, "reason": {"the tenant is gone"}}
 	testkit.Equal(t, "the other one's discard", post(t, s.url+"/dead/change", discard, bearer(aliceToken)).StatusCode, http.StatusSeeOther)
 	b.click("main button[value=replay]")
-	b.see("Nothing was replayed: somebody else closed them meanwhile, or none matches.")
+	b.see("Nothing was replayed: event 1 was discarded by alice, console")
+	testkit.Equal(t, "it is green", b.has(".done:not(.nothing)"), false)
 	testkit.Equal(t, "events", s.count(t, "SELECT count(*) FROM outbox_events"), 0)
 	b.goTo("/dead/orders/1")
 	b.see("discarded", "by alice, console", "Reason: the tenant is gone")
+	testkit.Equal(t, "a hook is named, and none is configured", strings.Contains(b.text(), "Hook"), false)
 	b.goTo("/activity")
 	b.see("the tenant is gone", "alice, console", "admin, console")
 	b.expectQuiet()

@@ -87,7 +87,7 @@ func Open(cfg *config.Config, c Config) (*Engine, error) {
 	for i, o := range e.pipelines {
 		p := &cfg.Pipelines[i]
 		dead := DeadLetters(p, o.Buffer)
-		observed[i] = admin.Pipeline{Name: p.Name, Health: o, Inspector: o.Buffer, MaxWaiting: p.MaxWaiting, DeadLetters: dead, Batches: o.Buffer, RetryNow: func(ctx context.Context) (int, error) {
+		observed[i] = admin.Pipeline{Name: p.Name, Health: o, Inspector: o.Buffer, MaxWaiting: p.MaxWaiting, Scheduled: p.Scheduled(), DeadLetters: dead, Batches: o.Buffer, RetryNow: func(ctx context.Context) (int, error) {
 			return admin.RetryAll(ctx, o.Buffer, dead.Sinks, dead.SinkHooks)
 		}}
 		if p.Archive.Table != "" {

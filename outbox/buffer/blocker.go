@@ -2,6 +2,7 @@ package buffer
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 )
@@ -46,6 +47,8 @@ type VacuumBlocker struct {
 	Catalogs bool
 	// WAL is how many bytes of it a slot keeps.
 	WAL int64
+	// Locks are the tables of the relay's database in which a transaction may hold locks on rows, as "schema.table"; nil if there are none.
+	Locks []string
 	// Fix is how to end it: a statement, or what to do.
 	Fix string
 }
@@ -125,7 +128,36 @@ func (h *VacuumBlocker) String() string {
 	if h.Behind > 0 {
 		text += fmt.Sprintf(", %d transactions behind", h.Behind)
 	}
-	return text + ": " + h.keeps()
+	text += ": " + h.keeps()
+	switch n := len(h.Locks); {
+	case n == 1:
+		text += "; it holds locks in table " + h.Locks[0]
+	case n > maxLocks:
+		text += fmt.Sprintf("; it holds locks in tables %s and %d more", strings.Join(h.Locks[:maxLocks], ", "), n-maxLocks)
+	case n > 1:
+		text += "; it holds locks in tables " + strings.Join(h.Locks, ", ")
+	}
+	return text
+}
+
+// maxLocks is how many tables a text names.
+const maxLocks = 5
+
+// LockAge is the age from which a transaction with locks in a buffer table is called forgotten if nothing is claimed.
+const LockAge = 20 * time.Second
+
+// Locker returns the oldest of all that holds locks in a table, "schema.table", and is as old as [LockAge], or of unknown age; otherwise nil. It is not a relay's.
+func Locker(all []VacuumBlocker, table string) (oldest *VacuumBlocker) {
+	for i := range all {
+		h := &all[i]
+		if h.IsRelay || h.Elsewhere || !slices.Contains(h.Locks, table) || h.Age != 0 && h.Age < LockAge {
+			continue
+		}
+		if oldest == nil || h.Age > oldest.Age {
+			oldest = h
+		}
+	}
+	return oldest
 }
 
 // subject returns the blocker and its age.

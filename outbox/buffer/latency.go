@@ -46,7 +46,11 @@ func (l Latencies) Since(before Latencies) Latencies {
 
 // Quantile estimates the seconds that a share q of the deliveries did not exceed; NaN if there were none. It interpolates between two bounds, as
 // Prometheus does.
-func (l Latencies) Quantile(q float64) float64 {
+func (l Latencies) Quantile(q float64) float64 { return l.QuantileWithin(q, math.Inf(1)) }
+
+// QuantileWithin is Quantile of deliveries of which none took longer than most seconds, as far as is known: a result above it is most, or the lower one of its two bounds if
+// that is more.
+func (l Latencies) QuantileWithin(q, most float64) float64 {
 	var all int64
 	for _, n := range l {
 		all += n
@@ -58,7 +62,7 @@ func (l Latencies) Quantile(q float64) float64 {
 	for i, upper := range latencyBounds {
 		n := float64(l[i])
 		if before+n >= rank && n > 0 {
-			return lower + (upper-lower)*(rank-before)/n
+			return max(lower, min(most, lower+(upper-lower)*(rank-before)/n))
 		}
 		before, lower = before+n, upper
 	}

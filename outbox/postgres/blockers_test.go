@@ -444,3 +444,38 @@ func TestDiagnose_HiddenBlocker(t *testing.T) {
 		t.Errorf("two diagnoses of one transaction are about %+v and %+v", old, again)
 	}
 }
+
+// TestBlockers_Locks: the tables in which a transaction may hold locks on rows are known, also of a prepared one; those that it reads are not among them.
+func TestBlockers_Locks(t *testing.T) {
+	t.Parallel()
+	p := newDoctorDB(t, logical(t).URL)
+	p.exec("INSERT INTO outbox_events (topic, payload) VALUES ('t', '{}')")
+	holder := session(t, p.url, "night-cleanup", "BEGIN", "SELECT count(*) FROM outbox_batches", "SELECT id FROM outbox_events FOR UPDATE")
+	b := opened(t, p.url, buffer.SupervisorPolicy{})
+	if err := b.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	locks := func(h *buffer.VacuumBlocker) {
+		t.Helper()
+		if h == nil {
+			t.Fatal("it is not among the blockers")
+		}
+		if diff := cmp.Diff([]string{b.BufferTable()}, h.Locks); diff != "" || b.BufferTable() == "" {
+			t.Errorf("its locks: %s", diff)
+		}
+	}
+	all := blockers(t, b)
+	h := blockerOfPID(all, pid(holder))
+	locks(h)
+	if got := buffer.Locker(all, b.BufferTable()); got != nil {
+		t.Errorf("after %v it is forgotten", got.Age)
+	}
+	h.Age = buffer.LockAge
+	if got := buffer.Locker(all, b.BufferTable()); got != h {
+		t.Errorf("got %+v", got)
+	}
+	run(t, holder, "PREPARE TRANSACTION 'half'")
+	all = blockers(t, b)
+	locks(&all[slices.IndexFunc(all, func(h buffer.VacuumBlocker) bool { return h.Name == "half" })])
+	run(t, holder, "ROLLBACK PREPARED 'half'")
+}

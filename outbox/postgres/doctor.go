@@ -58,6 +58,14 @@ func (b *Buffer) Blockers(ctx context.Context) ([]buffer.VacuumBlocker, error) {
 	return doctor.Blockers(ctx, b.db)
 }
 
+// BufferTable returns the event table as "schema.table"; "" before Check has found it.
+func (b *Buffer) BufferTable() string {
+	if t := b.table.Load(); t != nil {
+		return t.Buffer
+	}
+	return ""
+}
+
 // HiddenTransactions returns a finding if transactions whose age the role may not see are open for some seconds at least. It then takes these
 // seconds. before is what Blockers returned just now.
 func (b *Buffer) HiddenTransactions(ctx context.Context, before []buffer.VacuumBlocker) ([]buffer.Finding, error) {

@@ -17,6 +17,9 @@ import (
 // noticeFor is how long an answer is remembered.
 const noticeFor = time.Hour
 
+// halvedFor is how long an answer of 422 to a batch is noticed: no event is lost by it.
+const halvedFor = 5 * time.Minute
+
 // odd remembers answers that decide what happens to events although they look wrong. It is safe for concurrent use.
 type odd struct {
 	mu sync.Mutex
@@ -73,8 +76,8 @@ func (s *Sink) Notices() (all []sink.Notice) {
 			all = append(all, sink.Notice{Text: s.text, Settled: true})
 		}
 	}
-	if !o.halvedAt.IsZero() && time.Since(o.halvedAt) < noticeFor {
-		all = append(all, sink.Notice{Text: "answers 422 and no results program says which events failed: the relay halves the batch, and sends its good events again; see docs/http.md#results"})
+	if !o.halvedAt.IsZero() && time.Since(o.halvedAt) < halvedFor {
+		all = append(all, sink.Notice{Text: "answered 422 within the last 5 minutes, and no results program says which events failed: the relay halves the batch, and sends its good events again; see docs/http.md#results"})
 	}
 	return all
 }

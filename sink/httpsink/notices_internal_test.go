@@ -12,7 +12,7 @@ func TestNotices_End(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &Sink{}
 		s.odd.add(&response{status: 422}, 2, "1")
-		<-time.After(noticeFor - time.Second)
+		<-time.After(halvedFor - time.Second)
 		if len(s.Notices()) != 1 {
 			t.Error("it ends too early")
 		}

@@ -46,7 +46,7 @@ func TestNotices(t *testing.T) {
 	t.Parallel()
 	const (
 		page   = "answers 200 with text/html: is the URL right? The events count as delivered: 1 so far, first that with id 1 at TIME UTC; see docs/http.md#pages"
-		halved = "answers 422 and no results program says which events failed: the relay halves the batch, and sends its good events again; see docs/http.md#results"
+		halved = "answered 422 within the last 5 minutes, and no results program says which events failed: the relay halves the batch, and sends its good events again; see docs/http.md#results"
 	)
 	const multi = "answers 207 Multi-Status, which says what became of each part and which no results program reads. The events count as delivered: 2 so far, first that with id 1 at TIME UTC; see docs/http.md#success-with-errors"
 	failed := func(what string, events int) string {

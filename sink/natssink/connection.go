@@ -76,9 +76,22 @@ func (s *Sink) connection(ctx context.Context) (*connection, error) {
 	return c, nil
 }
 
+// isAccess reports whether the server does not accept the credentials, or their rights.
+func isAccess(err error) bool {
+	for _, access := range []error{nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked, nats.ErrAccountAuthExpired, nats.ErrPermissionViolation} {
+		if errors.Is(err, access) {
+			return true
+		}
+	}
+	return false
+}
+
 // explain adds to the error of a connection what may be wrong. With TLS 1.3 a server rejects a client's certificate after the handshake; the
 // client may then see a closed connection only.
 func explain(err error) error {
+	if isAccess(err) {
+		return sink.Access(err)
+	}
 	remote, closed := errors.AsType[*net.OpError](err)
 	if errors.Is(err, nats.ErrNoInfoReceived) || closed && remote.Op == "read" && remote.Timeout() {
 		return fmt.Errorf("%w; is it NATS? The server accepts connections, and does not greet as NATS does", err)
@@ -160,6 +173,9 @@ func (c *connection) handleClosed(nc *nats.Conn) {
 	if reason == nil {
 		reason = nats.ErrConnectionClosed
 	}
+	if isAccess(reason) {
+		reason = sink.Access(reason)
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, f := range c.inflight {
@@ -181,7 +197,7 @@ func (c *connection) handleError(nc *nats.Conn, _ *nats.Subscription, err error)
 		nc.Close()
 	}
 	for _, f := range c.inflight {
-		f.resolveSubject(subject, sink.Unavailable(err))
+		f.resolveSubject(subject, sink.Unavailable(sink.Access(err)))
 	}
 	c.denied = err
 	close(c.deniedChanged)

@@ -47,6 +47,10 @@ func TestPermissions_Publish(t *testing.T) {
 		err := s.Send(testkit.Timeout(t, sendTimeout), batch("orders.good", "orders.bad", "orders.good", "orders.worse"))
 		testkit.Equal(t, "results", results(t, err, 4), "ok outage ok outage")
 		testkit.ErrorContains(t, err, `"orders.bad"`, "ermissions")
+		refused, ok := errors.AsType[*sink.BatchError](err)
+		if !ok || !errors.Is(refused.Events[0].Err, sink.ErrAccess) {
+			t.Errorf("sink.ErrAccess is not found in %v", err)
+		}
 		testkit.Equal(t, "stored", ids(stored(t, stream)), "1 3")
 		if took := time.Since(began); took > promptTimeout {
 			t.Errorf("took %v; want less than %v", took, promptTimeout)
@@ -160,6 +164,7 @@ func TestConnect_URLCredentials(t *testing.T) {
 	for _, url := range []string{asUser("app:secret", withUser), asUser("secret", withToken), withUser, asUser("app:secret", "nats://"+dead)} {
 		err := open(t, natssink.Config{URL: url, Core: true}).Check(testkit.Timeout(t, sendTimeout))
 		testkit.Equal(t, "Check", kind(err), "outage")
+		testkit.Equal(t, url+" is about access", errors.Is(err, sink.ErrAccess), !strings.Contains(url, dead))
 		if strings.Contains(err.Error(), "secret") {
 			t.Errorf("the error contains a secret: %v", err)
 		}

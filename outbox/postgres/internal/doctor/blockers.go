@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -29,7 +30,8 @@ const blockersSQL = `
         (extract(epoch FROM clock_timestamp() - a.xact_start) * 1000000)::bigint,
         (extract(epoch FROM clock_timestamp() - a.query_start) * 1000000)::bigint,
         greatest(age(a.backend_xid), age(a.backend_xmin))::bigint AS behind,
-        coalesce(a.backend_xid, a.backend_xmin)::text::bigint, false, 0::bigint
+        coalesce(a.backend_xid, a.backend_xmin)::text::bigint, false, 0::bigint,
+        (` + locksSQL + ` l.pid = a.pid)
  FROM pg_stat_activity a LEFT JOIN pg_roles r ON r.oid = a.usesysid
  WHERE a.pid <> pg_backend_pid() AND a.backend_type IS DISTINCT FROM 'parallel worker'
    AND (a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL AND (a.datid IS NULL OR a.datname = current_database()))
@@ -40,7 +42,9 @@ UNION ALL
         '', '', coalesce(r.rolsuper, false), false, p.database <> current_database(),
         NULL, p.prepared,
         (extract(epoch FROM clock_timestamp() - p.prepared) * 1000000)::bigint, NULL,
-        age(p.transaction)::bigint AS behind, p.transaction::text::bigint, false, 0
+        age(p.transaction)::bigint AS behind, p.transaction::text::bigint, false, 0,
+        (` + locksSQL + ` l.pid IS NULL AND l.virtualtransaction IN (
+           SELECT t.virtualtransaction FROM pg_locks t WHERE t.pid IS NULL AND t.transactionid = p.transaction))
  FROM pg_prepared_xacts p LEFT JOIN pg_roles r ON r.rolname = p.owner
  ORDER BY behind DESC, p.prepared LIMIT $1::bigint)
 UNION ALL
@@ -54,12 +58,20 @@ UNION ALL
         coalesce(greatest(age(s.xmin), age(s.catalog_xmin)), 0)::bigint AS behind,
         coalesce(s.xmin, s.catalog_xmin)::text::bigint, s.xmin IS NULL AND s.catalog_xmin IS NOT NULL,
         CASE WHEN NOT s.active AND NOT pg_is_in_recovery()
-          THEN pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn)::bigint ELSE 0 END
+          THEN pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn)::bigint ELSE 0 END, NULL
  FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
  WHERE s.wal_status IS DISTINCT FROM 'lost'
    AND (s.xmin IS NOT NULL OR s.catalog_xmin IS NOT NULL OR NOT s.active AND s.restart_lsn IS NOT NULL)
  ORDER BY behind DESC, s.slot_name LIMIT $1::bigint)
 ORDER BY 18, behind DESC, 14 DESC NULLS LAST`
+
+// locksSQL are the tables of this database in which a transaction holds locks that SELECT ... FOR UPDATE, INSERT, UPDATE and DELETE take. Which of them lock rows that wait,
+// pg_locks does not say: a row's lock is in the row. A relation of another database has no entry in pg_class that counts.
+const locksSQL = `SELECT string_agg(DISTINCT n.nspname || '.' || c.relname, chr(10))
+         FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
+         WHERE l.locktype = 'relation' AND l.granted AND l.mode <> 'AccessShareLock' AND c.relkind IN ('r', 'p')
+           AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+           AND n.nspname <> 'pg_catalog' AND n.nspname !~ '^pg_t' AND`
 
 // maxBlockers bounds each kind.
 const maxBlockers = 100
@@ -95,6 +107,9 @@ func readBlocker(v [][]byte) buffer.VacuumBlocker {
 	}
 	if v[12] != nil {
 		b.BeganAt = pg.ReadTime(v[12])
+	}
+	if v[19] != nil {
+		b.Locks = strings.Split(string(v[19]), "\n")
 	}
 	b.Fix = blockerFix(&b)
 	return b
@@ -150,8 +165,17 @@ func (d *diagnosis) blockers(ctx context.Context, sees bool) {
 		return
 	}
 	found := false
+	var locker *buffer.VacuumBlocker
+	if d.state != nil {
+		locker = buffer.Locker(all, d.state.Tables.Buffer)
+	}
+	if locker != nil {
+		d.warn("row locks", locker.String()+", which is where the events wait. A relay does not claim rows that are locked; with order: key it claims no later event of their keys either, so everything may stand still", locker.Fix)
+	}
 	for i := range all {
-		if b := &all[i]; b.Beyond(d.Policy.WarnAfter) {
+		if b := &all[i]; b == locker {
+			found = true
+		} else if b.Beyond(d.Policy.WarnAfter) {
 			found = true
 			d.findings = append(d.findings, buffer.Finding{
 				Level: buffer.LevelWarning, Subject: about, Text: b.String(), Fix: b.Fix,
