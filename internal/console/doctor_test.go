@@ -100,7 +100,7 @@ func TestOverview_DatabaseAway(t *testing.T) {
 	s := openPostgres(t, server.URL)
 	b := newTab(t, s)
 	b.logIn()
-	b.see("Everything works.", "Live")
+	b.see("Everything works.", "Live", "(this one)") // its relay has reported
 	testkit.NoError(t, server.Kill())
 	b.see("orders: database does not work", "nothing is lost. What was being sent may be sent again, under the same group_id.", "unknown", "Relays: the database does not answer; these reported before", "(this one)")
 	b.expectAccessibleAs("overview-database-away", "light", 1280)
