@@ -54,9 +54,9 @@ func migrate(ctx context.Context, url string, c Config, timeout time.Duration) (
 	if _, err := tx.Exec(ctx, guardSQL, pgx.QueryExecModeSimpleProtocol); err != nil {
 		return nil, pg.ConnectError(config, err)
 	}
-	exists := false
-	if err = refuseForeign(ctx, tx, c); err == nil {
-		exists, err = refuseNotEvents(ctx, tx, c)
+	exists, err := refuseNotEvents(ctx, tx, c) // before owners: a table of the application has another one
+	if err == nil {
+		err = refuseForeign(ctx, tx, c)
 	}
 	if err == nil {
 		err = refuseObsolete(ctx, tx, c)
