@@ -90,15 +90,21 @@ func TestNotices_Match(t *testing.T) {
 		t.Helper()
 		file := func(match string) string {
 			t.Helper()
-			return write(t, fmt.Sprintf("admin: {listen: \"\"}\npipelines:\n  - name: orders\n    source: {url: %q}\n    sinks:\n      - {name: all, url: \"stdout:\"}\n      - {name: audit, url: 'file:%s'%s}\n",
+			return write(t, fmt.Sprintf("admin: {listen: \"\"}\npipelines:\n  - name: orders\n    source: {url: %q}\n    sinks:\n      - {name: all, url: \"stdout:\"}\n      - {name: audit, url: 'file://%s'%s}\n",
 				db.url, filepath.Join(t.TempDir(), "audit"), match))
 		}
 		everything, narrow := file(""), file(", match: [orders.*]")
 		do(t, nil, "migrate", "-c", everything).want(t, 0, "orders: ", "")
 		runs := func(path string) *relay {
 			t.Helper()
+			db.exec("UPDATE outbox_sinks SET seen_at = NULL")
 			r := start(t, nil, "run", "-c", path)
-			r.waitForLog("pipeline runs")
+			testserver.Eventually(t, func() error { // it has registered its sinks
+				if n := db.count("SELECT count(*) FROM outbox_sinks WHERE seen_at IS NOT NULL"); n != 2 {
+					return fmt.Errorf("%d sinks are served; want 2", n)
+				}
+				return nil
+			})
 			return r
 		}
 		stop := func(r *relay) {

@@ -142,13 +142,13 @@ func TestMigrate_TableOfTheApplication(t *testing.T) {
 	t.Parallel()
 	db := newAppDatabase(t, false)
 	db.exec("DO $$ BEGIN CREATE ROLE shop_of_migrate; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$")
-	db.exec("DO $$ BEGIN CREATE ROLE relay_of_migrate LOGIN; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$")
+	db.exec("DO $$ BEGIN CREATE ROLE relay_of_migrate LOGIN PASSWORD 'secret'; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$")
 	db.exec("GRANT CREATE, USAGE ON SCHEMA public TO relay_of_migrate")
 	u, err := url.Parse(db.url)
 	if err != nil {
 		t.Fatal(err)
 	}
-	u.User = url.User("relay_of_migrate")
+	u.User = url.UserPassword("relay_of_migrate", "secret")
 	for _, c := range []struct{ table, columns, want string }{
 		{"invoices", "id bigint, amount numeric", "invoices exists and is not an event table of the relay: it has no topic, key, payload"},
 		{"shop_events", "id bigint, topic text, key text, payload json, headers json, created_at timestamptz, group_id uuid, available_at timestamptz",
