@@ -54,7 +54,13 @@ func migrate(ctx context.Context, url string, c Config, timeout time.Duration) (
 	if _, err := tx.Exec(ctx, guardSQL, pgx.QueryExecModeSimpleProtocol); err != nil {
 		return nil, pg.ConnectError(config, err)
 	}
-	exists, err := refuseNotEvents(ctx, tx, c) // before owners: a table of the application has another one
+	exists := false
+	if _, name := c.eventsName(); name == "outbox_events" { // another role may have planted it
+		err = refuseForeign(ctx, tx, c)
+	}
+	if err == nil { // before the owner of a table of the application
+		exists, err = refuseNotEvents(ctx, tx, c)
+	}
 	if err == nil {
 		err = refuseForeign(ctx, tx, c)
 	}
