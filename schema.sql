@@ -139,6 +139,8 @@ CREATE TABLE IF NOT EXISTS outbox_sinks (
     paused_at  timestamptz,                   -- relays send it nothing until it is resumed
     paused_by  text,
     paused_reason text,
+    match_before text[],                      -- match, before a start changed it
+    match_at   timestamptz,                   -- when
     PRIMARY KEY (buffer, sink)
 );
 

@@ -2,6 +2,7 @@ package pipeline
 
 import (
 	"context"
+	"fmt"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -21,8 +22,11 @@ const (
 type tender struct {
 	router   *Router
 	registry buffer.SinkRegistry
+	notices  *notices
 	// known are the findings that were logged, by sink.
 	known map[string]string
+	// differ is how many notices there are of sinks that have other patterns than registered ones.
+	differ int
 }
 
 // ready waits for the database, and registers the sinks.
@@ -37,12 +41,12 @@ func (r *Router) ready(ctx context.Context) error {
 }
 
 // tend looks after the registry until ctx is done.
-func (r *Router) tend(ctx context.Context) error {
+func (r *Router) tend(ctx context.Context, notices *notices) error {
 	registry, ok := r.buffer.(buffer.SinkRegistry)
 	if !ok {
 		return nil
 	}
-	t := &tender{router: r, registry: registry}
+	t := &tender{router: r, registry: registry, notices: notices}
 	end, serve := time.NewTicker(endEvery), time.NewTicker(buffer.SeenEvery)
 	defer end.Stop()
 	defer serve.Stop()
@@ -87,7 +91,16 @@ func (t *tender) report(ctx context.Context) {
 		return
 	}
 	known := map[string]string{}
+	var differ []string
 	for i := range sinks {
+		if f, ok := sinks[i].MatchFinding(); ok {
+			text := f.Subject + ": " + f.Text
+			known[f.Subject+" match"] = text
+			differ = append(differ, text+". > "+f.Fix)
+			if t.known[f.Subject+" match"] != text {
+				t.router.config.Log.WarnContext(ctx, text, "fix", f.Fix)
+			}
+		}
 		f, ok := sinks[i].Finding()
 		if !ok {
 			continue
@@ -103,6 +116,13 @@ func (t *tender) report(ctx context.Context) {
 		log(ctx, f.Subject+": "+f.Text, "fix", f.Fix)
 	}
 	t.known = known
+	for i, text := range differ {
+		t.notices.set(fmt.Sprintf("match %d", i), text)
+	}
+	for i := len(differ); i < t.differ; i++ {
+		t.notices.set(fmt.Sprintf("match %d", i), "")
+	}
+	t.differ = len(differ)
 }
 
 func (t *tender) failed(ctx context.Context, doing string, err error) {

@@ -72,7 +72,8 @@ func (r *Router) notReady() error {
 func (r *Router) Run(ctx context.Context) error {
 	to, _ := r.buffer.(buffer.RelayReporter)
 	archive, _ := r.buffer.(buffer.ArchiveMemory)
-	defer (&reporter{to: to, archive: archive, version: r.config.Version, notices: &notices{}, ready: r.notReady, outdated: r.config.Outdated, onUnaccepted: r.config.Unaccepted, redact: r.config.Redact, log: r.config.Log, written: r.health.reported}).start(ctx)()
+	notices := &notices{}
+	defer (&reporter{to: to, archive: archive, version: r.config.Version, notices: notices, ready: r.notReady, outdated: r.config.Outdated, onUnaccepted: r.config.Unaccepted, redact: r.config.Redact, log: r.config.Log, written: r.health.reported}).start(ctx)()
 	if !waitReady(ctx, r.config.Log, "database", r.pause.check(r.ready, r.buffer), r.health.buffer) {
 		return nil
 	}
@@ -84,7 +85,7 @@ func (r *Router) Run(ctx context.Context) error {
 	})
 	var group errgroup.Group
 	group.Go(func() error { return d.Run(ctx) })
-	group.Go(func() error { return r.tend(ctx) })
+	group.Go(func() error { return r.tend(ctx, notices) })
 	if r.config.Listener != nil {
 		group.Go(func() error { r.config.Listener.Run(ctx); return nil })
 	}

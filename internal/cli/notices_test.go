@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -77,6 +78,61 @@ func TestNotices_Archive(t *testing.T) {
 			if r := do(t, nil, "doctor", "-c", path); strings.Contains(r.stdout, says) {
 				t.Errorf("after archiving was ended doctor prints\n%s", r.stdout)
 			}
+		}
+	})
+}
+
+// TestNotices_Match: relays whose sink has another match than the one that was registered last say so, and those that run with an older file that takes
+// topics from a sink.
+func TestNotices_Match(t *testing.T) {
+	t.Parallel()
+	forEachDatabase(t, func(t *testing.T, db *database) {
+		t.Helper()
+		file := func(match string) string {
+			t.Helper()
+			return write(t, fmt.Sprintf("admin: {listen: \"\"}\npipelines:\n  - name: orders\n    source: {url: %q}\n    sinks:\n      - {name: all, url: \"stdout:\"}\n      - {name: audit, url: 'file://%s'%s}\n",
+				db.url, filepath.Join(t.TempDir(), "audit"), match))
+		}
+		everything, narrow := file(""), file(", match: [orders.*]")
+		do(t, nil, "migrate", "-c", everything).want(t, 0, "orders: ", "")
+		runs := func(path string) *relay {
+			t.Helper()
+			db.exec("UPDATE outbox_sinks SET seen_at = NULL")
+			r := start(t, nil, "run", "-c", path)
+			testserver.Eventually(t, func() error { // it has registered its sinks
+				if n := db.count("SELECT count(*) FROM outbox_sinks WHERE seen_at IS NOT NULL"); n != 2 {
+					return fmt.Errorf("%d sinks are served; want 2", n)
+				}
+				return nil
+			})
+			return r
+		}
+		stop := func(r *relay) {
+			t.Helper()
+			r.signal(syscall.SIGTERM)
+			r.exit()
+		}
+		const (
+			differs = "sink audit: match is everything in the configuration, and orders.* as a relay has registered it last: events that only the first matches are not sent to the sink"
+			changed = "sink audit: match changed from everything to orders.* on "
+		)
+		stop(runs(everything))
+		old := runs(narrow)
+		old.waitForLog(changed)
+		testserver.Eventually(t, func() error {
+			if r := do(t, nil, "status", "-c", everything); !strings.Contains(r.stdout, changed) {
+				return fmt.Errorf("status prints\n%s", r.stdout)
+			}
+			return nil
+		})
+		stop(old)
+		for _, command := range [][]string{{"doctor"}, {"sinks", "list"}} {
+			do(t, nil, append(command, "-c", everything)...).want(t, 0, strings.TrimPrefix(differs, "sink audit: "), "")
+			do(t, nil, append(command, "-c", narrow)...).want(t, 0, strings.TrimPrefix(changed, "sink audit: "), "")
+		}
+		stop(runs(everything))
+		if r := do(t, nil, "doctor", "-c", everything); strings.Contains(r.stdout, "match") {
+			t.Errorf("after a start with the right file doctor prints\n%s", r.stdout)
 		}
 	})
 }

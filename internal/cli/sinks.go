@@ -381,6 +381,9 @@ func sinksTable(registries []*registry) string {
 				match = "#"
 			}
 			rows = append(rows, []string{r.pipeline.Name, s.Name, admin.Count(s.Batches), admin.Count(s.Events), served, dropped, match})
+			if f, ok := s.MatchFinding(); ok {
+				notes += fmt.Sprintf("%s: %s: %s. > %s\n", r.pipeline.Name, f.Subject, f.Text, f.Fix)
+			}
 			if f, ok := s.Finding(); ok {
 				notes += fmt.Sprintf("%s: %s: %s. > %s\n", r.pipeline.Name, f.Subject, f.Text, f.Fix)
 			}

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"net/url"
 	"os"
 	"strings"
 	"testing"
@@ -133,6 +134,33 @@ func TestDoctor_TableOfTheApplication(t *testing.T) {
 	r.want(t, 1, "table public.truth exists and is not an event table of the relay: it has no topic, key, payload", "")
 	if strings.Count(r.stdout, "FAIL") != 1 || !strings.Contains(r.stdout, "1 problem") || strings.Contains(r.stdout, "public.outbox_") || strings.Contains(r.stdout, "ALTER TABLE") {
 		t.Errorf("doctor says more than that:\n%s", r.stdout)
+	}
+}
+
+// relay migrate says of a table of the application, which has another owner than the relay's tables, that source.table is wrong, and never to drop it.
+func TestMigrate_TableOfTheApplication(t *testing.T) {
+	t.Parallel()
+	db := newAppDatabase(t, false)
+	db.exec("DO $$ BEGIN CREATE ROLE shop_of_migrate; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$")
+	db.exec("DO $$ BEGIN CREATE ROLE relay_of_migrate LOGIN PASSWORD 'secret'; EXCEPTION WHEN duplicate_object OR unique_violation THEN NULL; END $$")
+	db.exec("GRANT CREATE, USAGE ON SCHEMA public TO relay_of_migrate")
+	u, err := url.Parse(db.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	u.User = url.UserPassword("relay_of_migrate", "secret")
+	for _, c := range []struct{ table, columns, want string }{
+		{"invoices", "id bigint, amount numeric", "invoices exists and is not an event table of the relay: it has no topic, key, payload"},
+		{"shop_events", "id bigint, topic text, key text, payload json, headers json, created_at timestamptz, group_id uuid, available_at timestamptz",
+			"correct source.table, or archive.table, if an application uses it; if shop_of_migrate made it for the relay, ALTER table public.shop_events OWNER TO"},
+	} {
+		db.exec("CREATE TABLE " + c.table + " (" + c.columns + ")")
+		db.exec("ALTER TABLE " + c.table + " OWNER TO shop_of_migrate")
+		path := write(t, "pipelines:\n  - name: feed\n    source: {url: \""+u.String()+"\", table: "+c.table+"}\n    sink: {url: \"stdout:\"}\n")
+		r := do(t, nil, "migrate", "-c", path)
+		if says := strings.ReplaceAll(r.stderr, `"`, ""); r.code != 1 || !strings.Contains(says, c.want) || strings.Contains(says, "drop") {
+			t.Errorf("migrate exits with %d and says\n%s", r.code, r.stderr)
+		}
 	}
 }
 

@@ -79,3 +79,35 @@ func (p pattern) match(topic string) bool {
 	}
 	return true
 }
+
+// covers reports whether each topic that matches one of the patterns b matches one of a. It is false, too, if it takes several patterns of a to cover one of b.
+func covers(a, b []string) bool {
+	if len(a) == 0 {
+		return true
+	}
+	if len(b) == 0 {
+		b = []string{"#"}
+	}
+	for _, one := range b {
+		if !slices.ContainsFunc(a, func(other string) bool { return coversPattern(strings.Split(other, "."), strings.Split(one, ".")) }) {
+			return false
+		}
+	}
+	return true
+}
+
+// coversPattern reports whether each topic that matches b matches a.
+func coversPattern(a, b pattern) bool {
+	for i, token := range a {
+		if i == len(b) {
+			return false
+		}
+		switch {
+		case token == "#" || token == ">":
+			return true
+		case b[i] == "#" || b[i] == ">", token != "*" && token != b[i]:
+			return false
+		}
+	}
+	return len(a) == len(b)
+}

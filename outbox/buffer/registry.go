@@ -48,7 +48,11 @@ type RegisteredSink struct {
 	Registered bool
 	// Configured reports whether the buffer was opened with it.
 	Configured bool
-	Match      []string
+	// Match are its patterns, which decide what is routed to it, and ConfiguredMatch those that the buffer was opened with.
+	Match, ConfiguredMatch []string
+	// MatchBefore are the patterns that it had before a start changed them at MatchAt; zero: that is more than a day ago, or none did.
+	MatchBefore []string
+	MatchAt     time.Time
 	// Formerly are the names that it had before.
 	Formerly []string
 	// Batches and Events wait for it, or are being sent.
@@ -99,6 +103,44 @@ func (s *RegisteredSink) Finding() (f Finding, ok bool) {
 		}
 	}
 	return f, true
+}
+
+// MatchFinding returns what is wrong with the patterns of the sink: those of the configuration are others than the registered ones, or a start took
+// topics from the sink within a day; ok is false if nothing is.
+func (s *RegisteredSink) MatchFinding() (f Finding, ok bool) {
+	if !s.Registered || !s.Configured || !s.DroppedAt.IsZero() {
+		return f, false
+	}
+	f = Finding{Level: LevelWarning, Subject: "sink " + s.Name}
+	missed := true
+	switch {
+	case !covers(s.Match, s.ConfiguredMatch):
+		f.Text = fmt.Sprintf("match is %s in the configuration, and %s as a relay has registered it last: events that only the first matches are not sent to the sink",
+			matchText(s.ConfiguredMatch), matchText(s.Match))
+	case !covers(s.ConfiguredMatch, s.Match):
+		missed = false
+		f.Text = fmt.Sprintf("match is %s in the configuration, and %s as a relay has registered it last: events that only the second matches are sent to the sink too",
+			matchText(s.ConfiguredMatch), matchText(s.Match))
+	case !s.MatchAt.IsZero() && !covers(s.Match, s.MatchBefore):
+		f.Text = fmt.Sprintf("match changed from %s to %s on %s: events that only the first matches are no longer sent to the sink",
+			matchText(s.MatchBefore), matchText(s.Match), s.MatchAt.UTC().Format(time.DateTime))
+		f.Fix = "if it is not on purpose, "
+	default:
+		return f, false
+	}
+	f.Fix += "restart all relays with the right file, because the last one that starts decides"
+	if missed {
+		f.Fix += "; with an archive, relay replay --sink " + s.Name + " --topic TOPIC --since TIME -c relay.yaml then sends what it missed"
+	}
+	return f, true
+}
+
+// matchText names patterns of topics.
+func matchText(patterns []string) string {
+	if len(patterns) == 0 {
+		return "everything"
+	}
+	return strings.Join(patterns, ", ")
 }
 
 // defaultSink is the name of a single sink.

@@ -40,7 +40,7 @@ type SinksFixture struct {
 
 // RunSinks checks what buffers with several sinks owe: the order of keys in each sink, and fills.
 func RunSinks(t *testing.T, h SinksHarness) {
-	for _, c := range slices.Concat(sinksOrderCases, fillCases, sinksArchiveCases, sinksEditCases, sinksIDCases, sinksDivideCases, sinksPauseCases, sinksHistoryCases) {
+	for _, c := range slices.Concat(sinksOrderCases, fillCases, sinksArchiveCases, sinksEditCases, sinksIDCases, sinksDivideCases, sinksPauseCases, sinksHistoryCases, sinksMatchCases) {
 		modes := []buffer.ClaimMode{buffer.ClaimRange, buffer.ClaimStamp}
 		if c.ordered {
 			modes = []buffer.ClaimMode{buffer.ClaimAuto}

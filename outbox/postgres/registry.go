@@ -61,6 +61,9 @@ func (b *Buffer) sinkFindings(ctx context.Context) (findings []buffer.Finding, e
 		if f, wrong := sinks[i].Finding(); wrong {
 			findings = append(findings, f)
 		}
+		if f, differs := sinks[i].MatchFinding(); differs {
+			findings = append(findings, f)
+		}
 	}
 	return findings, err
 }

@@ -57,7 +57,7 @@ var (
 	sinksTable = requirement{table: "outbox_sinks", columns: []string{
 		"buffer TEXT", "sink TEXT", "match TEXT", "batch_size INTEGER", "hook INTEGER NOT NULL DEFAULT 0", "formerly TEXT",
 		"routed TEXT NOT NULL DEFAULT '[0]'", "registered_at TEXT", "seen_at TEXT", "dropped_at TEXT", "dropped_as TEXT",
-		"paused_at TEXT", "paused_by TEXT", "paused_reason TEXT",
+		"paused_at TEXT", "paused_by TEXT", "paused_reason TEXT", "match_before TEXT", "match_at TEXT",
 	}}
 	relaysTable = requirement{table: "outbox_relays", columns: []string{
 		"buffer TEXT", "sink TEXT", "owner TEXT", "version TEXT", "started_at TEXT", "seen_at TEXT", "stopped INTEGER", "not_ready TEXT", "delivered INTEGER", "dead INTEGER",

@@ -199,6 +199,8 @@ func (b *Buffer) addColumns(ctx context.Context) (added []string, err error) {
 			{"outbox_sinks", "paused_at", "TEXT"},
 			{"outbox_sinks", "paused_by", "TEXT"},
 			{"outbox_sinks", "paused_reason", "TEXT"},
+			{"outbox_sinks", "match_before", "TEXT"},
+			{"outbox_sinks", "match_at", "TEXT"},
 		}
 		if b.config.Archive != "" {
 			add = append(add, [3]string{b.config.Archive, "routes_no", "INTEGER"})

@@ -30,7 +30,8 @@ WITH waiting AS (
   SELECT sink FROM outbox_sinks WHERE buffer = ?1 UNION SELECT sink FROM waiting
 )
 SELECT n.sink, s.sink IS NOT NULL, coalesce(s.match, '[]'), coalesce(s.formerly, '[]'), coalesce(w.batches, 0), coalesce(w.events, 0),
-       s.seen_at, coalesce((julianday('now') - julianday(s.seen_at)) * 86400, 0.0), s.dropped_at, coalesce(s.dropped_as, '')
+       s.seen_at, coalesce((julianday('now') - julianday(s.seen_at)) * 86400, 0.0), s.dropped_at, coalesce(s.dropped_as, ''),
+       coalesce(s.match_before, '[]'), iif(s.match_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '-1 day'), s.match_at, NULL)
 FROM names AS n LEFT JOIN outbox_sinks AS s ON s.buffer = ?1 AND s.sink = n.sink LEFT JOIN waiting AS w ON w.sink = n.sink
 WHERE (SELECT routed FROM outbox_buffers WHERE buffer = ?1) OR s.sink IS NOT NULL
 ORDER BY n.sink`
@@ -48,20 +49,20 @@ func (b *Buffer) listSinks(ctx context.Context, tx transaction) ([]buffer.Regist
 	rows, err := tx.rows(ctx, listSinksSQL, b.config.Table)
 	return db.All(rows, err, func(rows *sql.Rows, s *buffer.RegisteredSink) error {
 		var (
-			match, formerly string
-			seen, dropped   sql.NullString
-			unseen          float64
+			match, formerly, before string
+			seen, dropped, changed  sql.NullString
+			unseen                  float64
 		)
-		err := rows.Scan(&s.Name, &s.Registered, &match, &formerly, &s.Batches, &s.Events, &seen, &unseen, &dropped, &s.DroppedAs)
-		if err := errors.Join(err, json.Unmarshal([]byte(match), &s.Match), json.Unmarshal([]byte(formerly), &s.Formerly)); err != nil {
+		err := rows.Scan(&s.Name, &s.Registered, &match, &formerly, &s.Batches, &s.Events, &seen, &unseen, &dropped, &s.DroppedAs, &before, &changed)
+		if err := errors.Join(err, json.Unmarshal([]byte(match), &s.Match), json.Unmarshal([]byte(formerly), &s.Formerly), json.Unmarshal([]byte(before), &s.MatchBefore)); err != nil {
 			return err
 		}
 		s.Unseen = time.Duration(unseen * float64(time.Second))
-		s.Configured = slices.ContainsFunc(b.config.Sinks, func(r buffer.Route) bool { return r.Sink == s.Name || slices.Contains(s.Formerly, r.Sink) })
+		routing.Configure(s, b.config.Sinks)
 		for _, t := range []struct {
 			text sql.NullString
 			at   *time.Time
-		}{{seen, &s.SeenAt}, {dropped, &s.DroppedAt}} {
+		}{{seen, &s.SeenAt}, {dropped, &s.DroppedAt}, {changed, &s.MatchAt}} {
 			if !t.text.Valid {
 				continue
 			}
@@ -78,6 +79,9 @@ func (b *Buffer) sinkFindings(ctx context.Context, tx transaction) (findings []b
 	sinks, err := b.listSinks(ctx, tx)
 	for i := range sinks {
 		if f, wrong := sinks[i].Finding(); wrong {
+			findings = append(findings, f)
+		}
+		if f, differs := sinks[i].MatchFinding(); differs {
 			findings = append(findings, f)
 		}
 	}

@@ -49,7 +49,7 @@ SELECT routes_no FROM outbox_buffers WHERE buffer = ?1`
 
 	readSinksSQL = `
 SELECT sink, match, batch_size, hook, formerly, dropped_at IS NOT NULL, routed, registered_at,
-       paused_at, paused_by, paused_reason FROM outbox_sinks WHERE buffer = ?1 ORDER BY sink`
+       paused_at, paused_by, paused_reason, match_before, match_at FROM outbox_sinks WHERE buffer = ?1 ORDER BY sink`
 )
 
 // registeredSink is a sink of the registry, with what a fill needs, and its pause.
@@ -58,13 +58,14 @@ type registeredSink struct {
 	routed       routedWith
 	registeredAt *string
 	pause        [3]*string // since when, by whom and why
+	before       [2]*string // match, before a start changed it, and when
 }
 
 func (b *Buffer) registeredSinks(ctx context.Context, tx transaction) ([]registeredSink, error) {
 	rows, err := tx.rows(ctx, readSinksSQL, b.config.Table)
 	return db.All(rows, err, func(rows *sql.Rows, r *registeredSink) error {
 		var match, formerly, routed string
-		if err := rows.Scan(&r.Sink, &match, &r.BatchSize, &r.Hook, &formerly, &r.Dropped, &routed, &r.registeredAt, &r.pause[0], &r.pause[1], &r.pause[2]); err != nil {
+		if err := rows.Scan(&r.Sink, &match, &r.BatchSize, &r.Hook, &formerly, &r.Dropped, &routed, &r.registeredAt, &r.pause[0], &r.pause[1], &r.pause[2], &r.before[0], &r.before[1]); err != nil {
 			return err
 		}
 		return errors.Join(json.Unmarshal([]byte(match), &r.Match), json.Unmarshal([]byte(formerly), &r.Formerly), json.Unmarshal([]byte(routed), &r.routed))
@@ -154,11 +155,12 @@ func (b *Buffer) ready(ctx context.Context) (*registry, error) {
 // the new one.
 const (
 	saveSinkSQL = `
-INSERT INTO outbox_sinks (buffer, sink, match, batch_size, hook, formerly, routed, registered_at, paused_at, paused_by, paused_reason)
-VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11)
+INSERT INTO outbox_sinks (buffer, sink, match, batch_size, hook, formerly, routed, registered_at, paused_at, paused_by, paused_reason, match_before, match_at)
+VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
 ON CONFLICT (buffer, sink) DO UPDATE
 SET match = excluded.match, batch_size = excluded.batch_size, hook = excluded.hook, formerly = excluded.formerly, routed = excluded.routed, registered_at = excluded.registered_at,
-    paused_at = excluded.paused_at, paused_by = excluded.paused_by, paused_reason = excluded.paused_reason`
+    paused_at = excluded.paused_at, paused_by = excluded.paused_by, paused_reason = excluded.paused_reason,
+    match_before = excluded.match_before, match_at = excluded.match_at`
 
 	removeSinkSQL = `
 DELETE FROM outbox_sinks WHERE buffer = ?1 AND sink = ?2`
@@ -262,7 +264,7 @@ func (b *Buffer) register(ctx context.Context, tx transaction) (changed bool, er
 		changed = true
 	}
 	for _, name := range slices.Sorted(maps.Keys(after)) {
-		s, old := after[name], known[name]
+		s, old, now := after[name], known[name], time.Now().UTC().Format(db.TimeFormat)
 		if old != nil && old.Equal(&s) {
 			continue
 		}
@@ -279,11 +281,13 @@ func (b *Buffer) register(ctx context.Context, tx transaction) (changed bool, er
 			}
 		}
 		if old == nil { // events are routed to it from the next number on
-			now := time.Now().UTC().Format(db.TimeFormat)
 			old = &registeredSink{routed: routedWith{no + 1}, registeredAt: &now}
+		} else if !slices.Equal(old.Match, s.Match) {
+			match := jsonTexts(old.Match)
+			old.before = [2]*string{&match, &now}
 		}
 		_, err := tx.exec(ctx, saveSinkSQL, b.config.Table, name, jsonTexts(s.Match), s.BatchSize, s.Hook, jsonTexts(s.Formerly), old.routed.json(), old.registeredAt,
-			old.pause[0], old.pause[1], old.pause[2])
+			old.pause[0], old.pause[1], old.pause[2], old.before[0], old.before[1])
 		if err != nil {
 			return false, err
 		}

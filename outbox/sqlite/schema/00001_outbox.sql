@@ -122,6 +122,8 @@ CREATE TABLE IF NOT EXISTS outbox_sinks (
     paused_at  TEXT,                         -- relays send it nothing until it is resumed
     paused_by  TEXT,
     paused_reason TEXT,
+    match_before TEXT,                       -- match, before a start changed it, JSON
+    match_at   TEXT,                         -- when
     PRIMARY KEY (buffer, sink)
 ) WITHOUT ROWID;
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	_ "embed"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -86,11 +87,19 @@ func (f *Findings) AddForeignTx(ctx context.Context, tx pgx.Tx, o Objects) error
 
 func (f *Findings) addForeign(object, verb, owner, role string) {
 	fix := "look at it, and drop it unless " + owner + " made it for the relay"
-	if verb == "belongs" {
+	switch {
+	case verb == "belongs" && !ownName(object):
+		fix = "correct source.table, or archive.table, if an application uses it; if " + owner + " made it for the relay, ALTER " + object + " OWNER TO the role that runs relay migrate"
+	case verb == "belongs":
 		fix += "; otherwise ALTER " + object + " OWNER TO the role that runs relay migrate"
 	}
 	f.Add(object+" "+verb+" to "+owner+", whose code would run with the rights of "+role+
 		" and of applications; expected the role that runs relay migrate, a superuser, or the owner of the schema or database", fix)
+}
+
+// ownName reports whether the name of an object, such as `table public."orders"`, is one that only the relay gives.
+func ownName(object string) bool {
+	return strings.HasPrefix(strings.TrimPrefix(object[strings.LastIndexAny(object, ". ")+1:], `"`), "outbox_")
 }
 
 // list is never NULL.

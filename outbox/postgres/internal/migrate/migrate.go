@@ -55,8 +55,14 @@ func migrate(ctx context.Context, url string, c Config, timeout time.Duration) (
 		return nil, pg.ConnectError(config, err)
 	}
 	exists := false
-	if err = refuseForeign(ctx, tx, c); err == nil {
+	if _, name := c.eventsName(); name == "outbox_events" { // another role may have planted it
+		err = refuseForeign(ctx, tx, c)
+	}
+	if err == nil { // before the owner of a table of the application
 		exists, err = refuseNotEvents(ctx, tx, c)
+	}
+	if err == nil {
+		err = refuseForeign(ctx, tx, c)
 	}
 	if err == nil {
 		err = refuseObsolete(ctx, tx, c)

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/routing"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/ledger"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
@@ -18,7 +19,8 @@ import (
 // A pipeline that has a single sink again keeps the sinks that it had, which can be restored and dropped.
 const listSQL = `
 SELECT coalesce(s.sink, l.sink), s.sink IS NOT NULL, s.match, s.formerly, coalesce(l.batches, 0), coalesce(l.events, 0),
-       s.seen_at, coalesce(extract(epoch FROM clock_timestamp() - s.seen_at) * 1000000, 0)::bigint, s.dropped_at, coalesce(s.dropped_as, '')
+       s.seen_at, coalesce(extract(epoch FROM clock_timestamp() - s.seen_at) * 1000000, 0)::bigint, s.dropped_at, coalesce(s.dropped_as, ''),
+       s.match_before, CASE WHEN s.match_at > clock_timestamp() - interval '1 day' THEN s.match_at END
 FROM (SELECT * FROM outbox_sinks WHERE buffer = $1) s
 FULL JOIN (
   SELECT sink, count(*) AS batches, sum(greatest(events - cardinality(delivered), 0))::bigint AS events
@@ -42,12 +44,15 @@ func (r *Routes) Sinks(ctx context.Context, t *ledger.Tables) (all []buffer.Regi
 		if s.Registered {
 			s.Match, s.Formerly = texts(v[2]), texts(v[3])
 		}
-		s.Configured = slices.ContainsFunc(r.names(), func(name string) bool { return name == s.Name || slices.Contains(s.Formerly, name) })
+		routing.Configure(&s, r.base.Sinks)
 		if v[6] != nil {
 			s.SeenAt = pg.ReadTime(v[6])
 		}
 		if v[8] != nil {
 			s.DroppedAt = pg.ReadTime(v[8])
+		}
+		if v[10] != nil && v[11] != nil {
+			s.MatchBefore, s.MatchAt = texts(v[10]), pg.ReadTime(v[11])
 		}
 		all = append(all, s)
 		return nil

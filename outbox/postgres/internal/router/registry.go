@@ -42,7 +42,9 @@ SELECT $1, coalesce((
   SELECT r.sink FROM outbox_sinks r
   WHERE r.buffer = $1 AND $2 = ANY (r.formerly) AND NOT EXISTS (SELECT FROM outbox_sinks o WHERE o.buffer = $1 AND o.sink = $2)
   LIMIT 1), $2), $3::text[], $4::int, $5::boolean, (SELECT int8multirange(int8range(routes_no + 1, NULL)) FROM outbox_buffers WHERE buffer = $1)
-ON CONFLICT (buffer, sink) DO UPDATE SET match = EXCLUDED.match, batch_size = EXCLUDED.batch_size, hook = EXCLUDED.hook
+ON CONFLICT (buffer, sink) DO UPDATE SET match = EXCLUDED.match, batch_size = EXCLUDED.batch_size, hook = EXCLUDED.hook,
+    match_before = CASE WHEN s.match <> EXCLUDED.match THEN s.match ELSE s.match_before END,
+    match_at = CASE WHEN s.match <> EXCLUDED.match THEN clock_timestamp() ELSE s.match_at END
 WHERE s.match <> EXCLUDED.match OR s.batch_size <> EXCLUDED.batch_size OR s.hook <> EXCLUDED.hook
 RETURNING set_config('relay.changed', '1', true)`
 
