@@ -151,8 +151,10 @@ func TestMigrate_TableOfTheApplication(t *testing.T) {
 	u.User = url.UserPassword("relay_of_migrate", "secret")
 	for _, c := range []struct{ table, columns, want string }{
 		{"invoices", "id bigint, amount numeric", "invoices exists and is not an event table of the relay: it has no topic, key, payload"},
-		{"shop_events", "id bigint, topic text, key text, payload json, headers json, created_at timestamptz, group_id uuid, available_at timestamptz",
-			"correct source.table, or archive.table, if an application uses it; if shop_of_migrate made it for the relay, ALTER table public.shop_events OWNER TO"},
+		{
+			"shop_events", "id bigint, topic text, key text, payload json, headers json, created_at timestamptz, group_id uuid, available_at timestamptz",
+			"correct source.table, or archive.table, if an application uses it; if shop_of_migrate made it for the relay, ALTER table public.shop_events OWNER TO",
+		},
 	} {
 		db.exec("CREATE TABLE " + c.table + " (" + c.columns + ")")
 		db.exec("ALTER TABLE " + c.table + " OWNER TO shop_of_migrate")

@@ -110,8 +110,8 @@ var routingMutants = []mutant{
 	{
 		name: "a start takes the drop of a sink back",
 		file: "outbox/postgres/internal/router/registry.go",
-		old:  "hook = EXCLUDED.hook\nWHERE s.match",
-		new:  "hook = EXCLUDED.hook, dropped_at = NULL\nWHERE true OR s.match",
+		old:  "ELSE s.match_at END\nWHERE s.match",
+		new:  "ELSE s.match_at END, dropped_at = NULL\nWHERE true OR s.match",
 		pkg:  "./outbox/postgres", test: "TestDropSink$",
 	},
 	{

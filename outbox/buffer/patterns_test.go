@@ -121,9 +121,27 @@ func TestCovers(t *testing.T) {
 		a, b string
 		want bool
 	}{
-		{"", "", true}, {"", "a.*", true}, {"a.*", "", false}, {"#", "", true}, {">", "a.# b", true}, {"*", "", false}, {"a", "a", true}, {"a", "b", false},
-		{"a.*", "a.b", true}, {"a.b", "a.*", false}, {"a.*", "a.#", false}, {"a.#", "a.*", true}, {"a.#", "a", false}, {"a.#", "a.>", true}, {"a.*", "a.b.c", false},
-		{"a.*", "a", false}, {"a.#", "a.b.#", true}, {"*.#", "a.b", true}, {"a.* b.*", "b.* a.*", true}, {"a.*", "b.* a.*", false}, {"*.b", "a.b c.b", true},
+		{"", "", true},
+		{"", "a.*", true},
+		{"a.*", "", false},
+		{"#", "", true},
+		{">", "a.# b", true},
+		{"*", "", false},
+		{"a", "a", true},
+		{"a", "b", false},
+		{"a.*", "a.b", true},
+		{"a.b", "a.*", false},
+		{"a.*", "a.#", false},
+		{"a.#", "a.*", true},
+		{"a.#", "a", false},
+		{"a.#", "a.>", true},
+		{"a.*", "a.b.c", false},
+		{"a.*", "a", false},
+		{"a.#", "a.b.#", true},
+		{"*.#", "a.b", true},
+		{"a.* b.*", "b.* a.*", true},
+		{"a.*", "b.* a.*", false},
+		{"*.b", "a.b c.b", true},
 	} {
 		if got := covers(strings.Fields(c.a), strings.Fields(c.b)); got != c.want {
 			t.Errorf("%q covers %q: %t, want %t", c.a, c.b, got, c.want)
