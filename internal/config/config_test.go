@@ -21,7 +21,7 @@ import (
 
 // comparers compare the types that cmp cannot.
 var comparers = cmp.Options{
-	cmpopts.IgnoreUnexported(Config{}, Token{}, Pipeline{}, Source{}, Sink{}),
+	cmpopts.IgnoreUnexported(Config{}, Token{}, Pipeline{}, Source{}, Sink{}, HTTPSink{}),
 	cmp.Comparer(func(a, b Secret) bool { return a.Reveal() == b.Reveal() && a.String() == b.String() }),
 	cmp.Comparer(func(a, b netip.Prefix) bool { return a == b }),
 	cmp.Comparer(func(a, b Schedule) bool { return a.Text == b.Text && (a.Schedule == nil) == (b.Schedule == nil) }),

@@ -157,7 +157,7 @@ func TestDeadLetters(t *testing.T) {
 	_, err := s.db.ExecContext(t.Context(), "UPDATE outbox_dead_letters SET closed_at = '2026-01-01T00:00:00.000Z', closed_as = 'discarded' WHERE closed_at IS NULL")
 	testkit.NoError(t, err)
 	b.click("main button[value=discard]")
-	b.see("Nothing was discarded: somebody else closed them meanwhile")
+	b.see("Nothing was discarded: event ", " was discarded at ")
 	if title := value[string](b, "document.title"); strings.Contains(title, "pwned") {
 		t.Errorf("a payload ran as a script: %s", title)
 	}
