@@ -191,7 +191,7 @@ func (s *Console) closedText(ctx context.Context, act admin.Action, selected []a
 		return true, nil
 	})
 	if err != nil {
-		return "" // nothing was changed, whoever closed it
+		return "" // who closed it is not known
 	}
 	return text
 }
