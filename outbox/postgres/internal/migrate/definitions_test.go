@@ -22,7 +22,7 @@ func TestDefinitions(t *testing.T) {
 	if diff := cmp.Diff([2]string{"fillfactor", "50"}, all["outbox_batches"].Storage[0]); diff != "" {
 		t.Errorf("storage (-want +got):\n%s", diff)
 	}
-	for name, n := range map[string]int{"outbox_batches": 29, "outbox_dead_letters": 21, "outbox_buffers": 15, "outbox_rates": 2, "outbox_sinks": 14, "outbox_relays": 20} {
+	for name, n := range map[string]int{"outbox_batches": 29, "outbox_dead_letters": 21, "outbox_buffers": 15, "outbox_rates": 2, "outbox_sinks": 16, "outbox_relays": 20} {
 		if got := len(all[name].Columns); got != n {
 			t.Errorf("%s: got %d columns, want %d: %q", name, got, n, all[name].Columns)
 		}
