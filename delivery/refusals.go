@@ -138,7 +138,7 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 	now, n := time.Now(), l.Len()
 	before, known := d.batches[l.GroupID]
 	alone := n == 1 || named
-	d.search.refused(before.rootOf(l), n)
+	d.search.refused(known, n)
 	// Not the sibling of a bad event: the sink may have changed its mind while the batch was halved.
 	if before.lastLeft || known && !d.acceptedAt.Before(before.at) && (!alone || before.alone) {
 		return true, false, false
@@ -353,7 +353,7 @@ func (d *refusals) allow() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	if !d.paused() {
-		return d.search.allow()
+		return d.search.allow(time.Now())
 	}
 	return d.tries.allow(time.Now())
 }

@@ -88,7 +88,7 @@ func (l *ledger) next(t testing.TB) []buffer.Outcome {
 // search goes on after a batch that was halved, as a pipeline does.
 func (l *ledger) search(t testing.TB) {
 	t.Helper()
-	if l.report.Halved == nil || !l.BeginSearch(l.report.Halved) {
+	if l.report.Halved == nil || !l.BeginSearch(l.report.Halved, 4) {
 		return
 	}
 	defer l.EndSearch()
@@ -386,14 +386,18 @@ func TestRefusal(t *testing.T) {
 		l.next(t)
 		expect(t, "claims after two", l.Allow(t.Context()), 1)
 		for range 3 {
-			expect(t, "search begins", l.BeginSearch(&delivery.Halved{}), true)
+			expect(t, "search begins", l.BeginSearch(&delivery.Halved{}, 4), true)
 		}
-		expect(t, "another search begins", l.BeginSearch(&delivery.Halved{}), false)
-		expect(t, "claims while all search", l.Allow(t.Context()), 0)
+		expect(t, "another search begins", l.BeginSearch(&delivery.Halved{}, 4), false)
+		expect(t, "the first claim while all search", l.Allow(t.Context()), 1)
+		expect(t, "claims at once after it", l.Allow(t.Context()), 0)
 		l.EndSearch()
 		expect(t, "claims while two search", l.Allow(t.Context()), 1)
 		l.next(t) // a half, which is accepted, says nothing of fresh batches
 		expect(t, "claims after a part was accepted", l.Allow(t.Context()), 1)
+		expect(t, "search begins", l.BeginSearch(&delivery.Halved{}, 4), true)
+		<-time.After(time.Second)
+		expect(t, "claims a second later, while all search", l.Allow(t.Context()), 1)
 		l.batches = nil
 		l.put(101, 102)
 		l.next(t)

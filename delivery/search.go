@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"math"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -13,38 +14,45 @@ import (
 // The owner locks it.
 type search struct {
 	workers int       // so many are at it
+	most    int       // so many may be
 	events  int       // in the largest batch that one began with
-	beside  int       // batches that were refused beside it, since a fresh one was accepted
-	besides uuid.UUID // the last of them
+	beside  int       // fresh batches that were refused, since one was accepted
+	freshAt time.Time // while all that may search do, nothing is claimed before
 }
 
-// refusedInRow is how many different batches are refused, and no fresh one accepted, before one at a time is sent.
-const refusedInRow = openAfter
+const (
+	// refusedInRow is how many fresh batches are refused, and none accepted, before one at a time is sent.
+	refusedInRow = openAfter
+	// maxSearching is how many workers search at once, and one less than there are. Others stay for fresh events.
+	maxSearching = 3
+	// freshEvery is how often one batch is claimed while all that may search do: fresh events may be good. A bad one is halved, and its parts wait for the search.
+	freshEvery = time.Second
+)
 
-// maxSearching is how many workers search at once. Others stay for fresh events.
-const maxSearching = 3
-
-// refused counts the refusal of n events, which were first a part of the batch root.
-func (s *search) refused(root uuid.UUID, n int) {
-	if n > 1 && root != s.besides {
-		s.beside, s.besides = s.beside+1, root
+// refused counts the refusal of a batch of n events. known: it, or one that it was a part of, was refused before.
+func (s *search) refused(known bool, n int) {
+	if n > 1 && !known {
+		s.beside++
 	}
 }
 
 // accepted notes that a fresh batch was.
-func (s *search) accepted() { s.beside, s.besides = 0, uuid.Nil }
+func (s *search) accepted() { s.beside = 0 }
 
 // oneByOne reports whether one batch at a time is sent.
 func (s *search) oneByOne() bool { return s.beside >= refusedInRow }
 
 // allow returns how many batches may be claimed: any number, or one that is searched, if it is refused, before the next.
-func (s *search) allow() int {
+func (s *search) allow(now time.Time) int {
 	switch {
 	case !s.oneByOne():
 		return math.MaxInt
-	case s.workers >= maxSearching:
+	case s.workers == 0 || s.workers < s.most:
+		return 1
+	case now.Before(s.freshAt):
 		return 0
 	}
+	s.freshAt = now.Add(freshEvery)
 	return 1
 }
 
@@ -55,12 +63,12 @@ func (s *search) requests(n int) int { return s.workers * requestsFor(max(n, s.e
 type Halved struct{ events int }
 
 // BeginSearch begins the search for the bad events of a batch that was halved. The caller works on what is due (buffer.DueSmallest), as long as it was refused, and
-// calls EndSearch. ok is false if enough workers search, who will come to these parts.
-func (w *Worker) BeginSearch(h *Halved) (ok bool) {
+// calls EndSearch. ok is false if enough of all the workers search, who will come to these parts.
+func (w *Worker) BeginSearch(h *Halved, workers int) (ok bool) {
 	d := &w.refusals
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.search.workers >= maxSearching {
+	if d.search.most = max(1, min(workers-1, maxSearching)); d.search.workers >= d.search.most {
 		return false
 	}
 	d.search.workers++

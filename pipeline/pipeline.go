@@ -275,8 +275,10 @@ func (p *Pipeline) search(ctx, stop context.Context, c *claimer.Claimer, done de
 			return false, err
 		}
 	}
-	halved := done.Halved
-	if halved == nil || !p.worker.BeginSearch(halved) {
+	if done.Halved == nil {
+		return false, nil
+	}
+	if _, workers := p.limiter.current(); !p.worker.BeginSearch(done.Halved, workers) {
 		return false, nil
 	}
 	defer p.worker.EndSearch()
