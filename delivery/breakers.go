@@ -18,7 +18,7 @@ type breaker struct {
 	failures int       // in a row
 	failedAt time.Time // the last of them
 	until    time.Time // no half-open probe before
-	probing  time.Time // a half-open probe is under way, and over by then
+	probing  time.Time // a batch for it alone is under way, as a half-open probe if it is open, and over by then
 	wokenAt  time.Time // a waiting batch was made due for a probe, and none is before
 	woken    int       // so often since a result was recorded
 	last     verdict   // the last failure
@@ -88,6 +88,8 @@ type breakers struct {
 	sink      breaker
 	pause     time.Time // the sink asked for it (Retry-After): nothing is sent before
 	addresses map[string]*breaker
+	// mostSlow is how many probes may be under way at once that are likely to time out; 0: any number.
+	mostSlow int
 }
 
 const checkTimeout = 5 * time.Second
@@ -152,9 +154,9 @@ func (b *breakers) allowProbe(address string, atMost time.Duration) bool {
 	defer b.mu.Unlock()
 	one, now := b.addresses[address], time.Now()
 	switch {
-	case one == nil || !one.open():
+	case one == nil || one.failures == 0:
 		return true
-	case !one.probeDue(now):
+	case one.open() && !one.probeDue(now), b.tooSlow(one, now):
 		return false
 	}
 	one.probing = now.Add(atMost)
@@ -174,18 +176,37 @@ func (b *breakers) hangs(address string) bool {
 // another process may have seen it recover.
 const forgetAfter = time.Minute
 
-// probesDue returns for which of the addresses that batches wait for it is time to make one of them due.
-func (b *breakers) probesDue(deferred []string) (due []string) {
+// slowProbes counts the addresses but one of which a probe is under way, or was just made due, that is likely to take up a whole Send's time.
+func (b *breakers) slowProbes(but *breaker, now time.Time) (n int) {
+	for _, one := range b.addresses {
+		if one != but && one.failures > 0 && one.last.mayBePoison && (now.Before(one.probing) || one.woken > 0 && now.Before(one.wokenAt)) {
+			n++
+		}
+	}
+	return n
+}
+
+// tooSlow reports whether a probe of the address is likely to time out, and enough such are under way.
+func (b *breakers) tooSlow(one *breaker, now time.Time) bool {
+	return b.mostSlow > 0 && one.last.mayBePoison && b.slowProbes(one, now) >= b.mostSlow
+}
+
+// probesDue returns for which of the addresses that batches wait for it is time to make one of them due. No more than mostSlow probes are under way at once that are
+// likely to time out; the addresses that were not tried for longest come first.
+func (b *breakers) probesDue(deferred []string, mostSlow int) (due []string) {
 	var unconfirmed []string
 	b.mu.Lock()
+	b.mostSlow = mostSlow
 	now := time.Now()
-	wanted := make(map[string]struct{}, len(deferred))
-	for _, address := range deferred {
+	wanted, longest := make(map[string]struct{}, len(deferred)), slices.Clone(deferred)
+	slices.SortStableFunc(longest, func(x, y string) int { return b.breaker(x).wokenAt.Compare(b.breaker(y).wokenAt) })
+	for _, address := range longest {
 		wanted[address] = struct{}{}
-		if now.Before(b.pause) {
+		one := b.breaker(address)
+		if now.Before(b.pause) || b.tooSlow(one, now) {
 			continue
 		}
-		switch isDue, isUnconfirmed := b.breaker(address).wake(now); {
+		switch isDue, isUnconfirmed := one.wake(now); {
 		case isUnconfirmed:
 			unconfirmed = append(unconfirmed, address)
 		case isDue:

@@ -305,7 +305,7 @@ func TestProbesDue(t *testing.T) {
 		count := func(seconds int, waitedFor ...string) map[string]int {
 			n := map[string]int{}
 			for range 4 * seconds {
-				for _, address := range a.ProbesDue(waitedFor) {
+				for _, address := range a.ProbesDue(waitedFor, 4) {
 					n[address]++
 				}
 				<-time.After(250 * time.Millisecond)
@@ -328,7 +328,7 @@ func TestProbesDue(t *testing.T) {
 		a.works(t, to("x"))
 		var last time.Time
 		for range 240 {
-			for range a.ProbesDue([]string{"x"}) {
+			for range a.ProbesDue([]string{"x"}, 4) {
 				if pause := time.Since(last); !last.IsZero() && pause > 2*time.Second {
 					t.Errorf("%v between two probes", pause)
 				}
@@ -370,7 +370,7 @@ func TestProbe_SkipsBatchThatFailsAlone(t *testing.T) {
 			probes := 0
 			for range 240 {
 				a.works(t, to("x"))
-				for range a.ProbesDue([]string{address}) {
+				for range a.ProbesDue([]string{address}, 4) {
 					probes++
 					batch.Outages++
 					a.works(t, batch)
@@ -392,7 +392,7 @@ func TestProbe_FindsTheSinkUnavailable(t *testing.T) {
 		batch := to("x")
 		sends := 0
 		for range 240 {
-			for range a.ProbesDue([]string{""}) {
+			for range a.ProbesDue([]string{""}, 4) {
 				if batch.Outages++; a.Allow(t.Context()) > 0 {
 					sends++
 					a.works(t, batch)

@@ -467,7 +467,9 @@ func (w *Worker) TakesAll() (all, atOnce bool) {
 
 // ProbesDue returns for which of the addresses that batches wait for (buffer.Deferrer) it is
 // time to make one batch due, as a half-open probe.
-func (w *Worker) ProbesDue(deferred []string) []string { return w.breakers.probesDue(deferred) }
+func (w *Worker) ProbesDue(deferred []string, workers int) []string {
+	return w.breakers.probesDue(deferred, max(1, workers/2))
+}
 
 // Probes reports whether each of the addresses that batches wait for is tried every second or so. A batch that fails again although others were accepted after
 // its first failure waits until it is due.

@@ -91,7 +91,7 @@ type health struct {
 	undeliveredErr string
 	waiting        bool // batches wait, as last counted or settled
 	waitingBatches int  // how many wait, or wait for their delete, as last counted
-	due            int  // how many are due, as last counted, with those announced and without those taken over since
+	queued         int  // how many are due that no worker has leased yet (buffer.Backlog.Unsent), as last counted, with those announced and without those taken over since
 	// freshSince and dueSince are when unclaimed events, and due batches, were first counted
 	// without any progress since; zero if none.
 	freshSince, dueSince time.Time
@@ -160,17 +160,19 @@ func (h *health) countWaiting() int {
 	return h.waitingBatches
 }
 
-// full reports whether batches are due, or so many wait, that no more should be claimed for the sink.
+// full reports whether so many batches wait that no more should be claimed for the sink, or any that no worker has leased yet. One that is due again is a
+// retry: the probe of an address that is away, or a part of a batch that is searched. It takes its turn with fresh ones.
 func (h *health) full(most int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	return h.waitingBatches >= most || h.due > 0
+	return h.waitingBatches >= most || h.queued > 0
 }
 
-func (h *health) addDue(n int) {
+// queue notes that n batches more, or fewer, wait that no worker has leased yet.
+func (h *health) queue(n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.due = max(0, h.due+n)
+	h.queued = max(0, h.queued+n)
 }
 
 // routed notes that events were claimed and routed.
@@ -208,7 +210,7 @@ func (h *health) counted(backlog buffer.Backlog, fresh bool, err error) {
 	if !h.emptySince.IsZero() && now.Sub(h.emptySince) > h.stalledAfter {
 		h.stuck.forget() // no process has had a batch in flight for so long
 	}
-	h.waiting, h.waitingBatches, h.due = backlog.Waiting > 0, backlog.Waiting+backlog.Delivered, due
+	h.waiting, h.waitingBatches, h.queued = backlog.Waiting > 0, backlog.Waiting+backlog.Delivered, backlog.Unsent
 	note(&h.dueSince, due > 0, now)
 	if fresh {
 		note(&h.freshSince, backlog.Unclaimed > 0, now)

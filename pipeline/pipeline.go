@@ -338,8 +338,8 @@ func (p *Pipeline) workOnce(ctx, stop context.Context, c *claimer.Claimer, ticke
 		return report, done, nil
 	}
 	defer p.health.begin()()
-	if ticket.Due {
-		p.health.addDue(-1)
+	if ticket.Due && l.LeaseNo == 1 {
+		p.health.queue(-1)
 	}
 	if ticket.Suspect {
 		p.config.Log.WarnContext(stop, "sending a batch alone that its last owners did not finish", "group_id", l.GroupID,

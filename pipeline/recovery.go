@@ -85,7 +85,7 @@ func (p *Pipeline) retryDeferred(ctx context.Context, recount func()) {
 		}
 		switch {
 		case !p.health.waits():
-			p.worker.ProbesDue(nil) // forgets addresses
+			p.worker.ProbesDue(nil, 0) // forgets addresses
 		case len(recovered) == 0:
 			p.probe(ctx, recount)
 		}
@@ -132,7 +132,8 @@ func (p *Pipeline) probe(ctx context.Context, recount func()) {
 		p.config.Log.DebugContext(ctx, "listing the addresses that batches wait for failed", "error", err)
 		return
 	}
-	due := p.worker.ProbesDue(deferred)
+	_, workers := p.limiter.current()
+	due := p.worker.ProbesDue(deferred, workers)
 	if refuses := p.worker.Refusal() != nil; refuses || len(deferred) > 0 {
 		p.probes.Store(refuses || p.worker.Probes(deferred))
 	}

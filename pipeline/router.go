@@ -266,7 +266,7 @@ func (never) Next(time.Time) time.Time { return time.Time{} }
 
 // announce notes that a router has put a batch into the queue. It never blocks.
 func (p *Pipeline) announce() {
-	p.health.addDue(1)
+	p.health.queue(1)
 	select {
 	case p.announced <- struct{}{}:
 	default:
@@ -291,7 +291,7 @@ type handed struct {
 	began, ended time.Time // of the claim
 }
 
-// wants reports whether a router should claim for this pipeline: it is not paused, a worker is free, nothing is due, and the sink takes any number of
+// wants reports whether a router should claim for this pipeline: it is not paused, a worker is free, its queue is empty but for retries, and the sink takes any number of
 // batches. A sink that is away and has an empty queue needs a batch too, as its half-open probe: the one that found it away may have
 // been sent by another process, or deleted by the application. One that refuses everything needs a fresh batch whenever none is due: those that it
 // refused may be bad, and only another one shows that it accepts events.

@@ -8,6 +8,8 @@ type Backlog struct {
 	Unclaimed int
 	// Due batches: a retry is due, or a recorded delivery is to be deleted.
 	Due int
+	// Unsent are the Due batches of a sink's queue that no worker has leased since a router put them there; see [Router]. 0 in other queues.
+	Unsent int
 	// Suspects are the due batches that several owners in a row did not finish; see [DueSuspect].
 	Suspects int
 	// Waiting batches wait for a retry, due or not; Delivered ones for their delete.

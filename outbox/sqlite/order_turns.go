@@ -209,7 +209,7 @@ func (b *Buffer) cut(ctx context.Context, tx transaction, t *turn) error {
 // countTurns replaces the numbers of due batches by those of batches that wait for no other, and that of waiting ones by those that were sent: what
 // waits for another batch does not wait for a retry.
 func (l ledger) countTurns(ctx context.Context, tx transaction, backlog *buffer.Backlog) error {
-	backlog.Due, backlog.Suspects, backlog.Waiting = 0, 0, 0
+	backlog.Due, backlog.Suspects, backlog.Unsent, backlog.Waiting = 0, 0, 0, 0
 	return l.turns(ctx, tx, func(t *turn) (found, goOn bool) {
 		if t.waiting && !t.unsent {
 			backlog.Waiting++
@@ -221,6 +221,9 @@ func (l ledger) countTurns(ctx context.Context, tx transaction, backlog *buffer.
 			backlog.Suspects++
 		default:
 			backlog.Due++
+			if t.unsent {
+				backlog.Unsent++
+			}
 		}
 		return true, true
 	})

@@ -143,9 +143,10 @@ func (q *sinkQueue) Settle(ctx context.Context, batch *buffer.Lease, all []buffe
 const countSinkSQL = `
 SELECT count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND NOT ` + suspectSQL + `),
        count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND ` + suspectSQL + `),
+       count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND state = 'waiting' AND lease_no = 0 AND origins = '[]'),
        count(*) FILTER (WHERE state = 'waiting'),
        count(*) FILTER (WHERE state = 'delivered')
-FROM (SELECT due_at, state, unfinished_leases FROM outbox_batches WHERE buffer = ?1 AND sink = ?2 ORDER BY due_at LIMIT 5000)`
+FROM (SELECT due_at, state, unfinished_leases, lease_no, origins FROM outbox_batches WHERE buffer = ?1 AND sink = ?2 ORDER BY due_at LIMIT 5000)`
 
 // CountBacklog implements buffer.Inspector.
 func (q *sinkQueue) CountBacklog(ctx context.Context, _ int) (backlog buffer.Backlog, err error) {
@@ -156,7 +157,7 @@ func (q *sinkQueue) CountBacklog(ctx context.Context, _ int) (backlog buffer.Bac
 		return backlog, err
 	}
 	err = q.b.read(ctx, "counting batches", func(tx transaction) error {
-		err := tx.row(ctx, countSinkSQL, q.buffer, q.sinkName()).Scan(&backlog.Due, &backlog.Suspects, &backlog.Waiting, &backlog.Delivered)
+		err := tx.row(ctx, countSinkSQL, q.buffer, q.sinkName()).Scan(&backlog.Due, &backlog.Suspects, &backlog.Unsent, &backlog.Waiting, &backlog.Delivered)
 		if err == nil && backlog.Due+backlog.Suspects+backlog.Waiting > 0 && q.b.keepsOrder(q.sink) {
 			err = q.countTurns(ctx, tx, &backlog)
 		}

@@ -30,7 +30,7 @@ WITH ordered AS MATERIALIZED (
   SELECT * FROM (
     SELECT *, row_number() OVER earlier AS n, sum(events) OVER earlier - events AS before
     FROM (
-      (SELECT group_id, sink, seq, first_id, lanes, state, lease_no, due_at, unfinished_leases, events, lease_no = 0 AND origins = '{}' AND state = 'waiting' AS unsent
+      (SELECT group_id, sink, seq, first_id, lanes, state, lease_no, due_at, unfinished_leases, events, ` + UnsentSQL + ` AS unsent
        FROM outbox_batches WHERE buffer = $1 AND sink = $6 AND seq >= $9::bigint AND coalesce(current_setting('relay.due', true), '') = ''
        ORDER BY seq, first_id LIMIT $7::bigint)
       UNION ALL

@@ -14,6 +14,9 @@ import (
 // SuspectSQL reports whether a due batch is a suspect: see [buffer.DueSuspect].
 const SuspectSQL = `(unfinished_leases > 1 AND state <> 'delivered')`
 
+// UnsentSQL reports whether no worker has leased a batch, nor one that it was a part of, since it was put into the queue of its sink.
+const UnsentSQL = `(state = 'waiting' AND lease_no = 0 AND origins = '{}')`
+
 // AnySuspectSQL reports whether a batch is a suspect, due or not. The lease that an owner has now does not count.
 const AnySuspectSQL = `(unfinished_leases > CASE WHEN state = 'leased' AND due_at > clock_timestamp() THEN 2 ELSE 1 END
     AND state <> 'delivered')`

@@ -60,10 +60,11 @@ SELECT clock.now, min(due_at),
        count(*) FILTER (WHERE due_at <= clock.now AND ` + ledger.SuspectSQL + `),
        count(*) FILTER (WHERE state = 'waiting'),
        count(*) FILTER (WHERE state = 'delivered'),
-       ` + pausedSQL + `
+       ` + pausedSQL + `,
+       count(*) FILTER (WHERE due_at <= clock.now AND ` + ledger.UnsentSQL + `)
 FROM (SELECT clock_timestamp() AS now) clock
 LEFT JOIN (
-  SELECT due_at, state, unfinished_leases FROM outbox_batches
+  SELECT due_at, state, unfinished_leases, lease_no, origins FROM outbox_batches
   WHERE buffer = $1 AND sink = $2 AND due_at > $3::timestamptz
   ORDER BY due_at LIMIT 5000
 ) first ON true
@@ -72,7 +73,8 @@ GROUP BY clock.now`
 // countReadySQL counts due batches of a sink that keeps order by key. A batch that waits for another is not one.
 const countReadySQL = ledger.ReadySQL + `
 SELECT count(*) FILTER (WHERE ready AND NOT ` + ledger.SuspectSQL + `), count(*) FILTER (WHERE ready AND ` + ledger.SuspectSQL + `),
-       count(*) FILTER (WHERE state = 'waiting' AND NOT unsent), coalesce(min(seq), -1)
+       count(*) FILTER (WHERE state = 'waiting' AND NOT unsent), coalesce(min(seq), -1),
+       count(*) FILTER (WHERE ready AND unsent)
 FROM (
   SELECT *, due_at <= (SELECT clock_timestamp()) AND n IN (SELECT n FROM ready) AS ready FROM ordered
   WHERE $2::text IS NULL AND $3::text IS NULL AND $4::text IS NULL AND $5::text IS NULL) b`
@@ -95,6 +97,7 @@ func (s *Sink) countWithin(ctx context.Context, t *ledger.Tables, from int64, ba
 		Row: func(v [][]byte) error {
 			backlog.Due, backlog.Suspects, backlog.Waiting = int(pg.ReadInt8(v[0])), int(pg.ReadInt8(v[1])), int(pg.ReadInt8(v[2]))
 			s.Seq().Counted(pg.ReadInt8(v[3]))
+			backlog.Unsent = int(pg.ReadInt8(v[4]))
 			return nil
 		},
 	})
@@ -121,7 +124,7 @@ func (s *Sink) CountBacklog(ctx context.Context, _ int) (backlog buffer.Backlog,
 			}
 			s.due.Counted(pg.ReadTime(v[0]), oldest)
 			n := func(i int) int { return int(pg.ReadInt8(v[i])) }
-			backlog = buffer.Backlog{Due: n(2), Suspects: n(3), Waiting: n(4), Delivered: n(5), Paused: pg.ReadBool(v[6])}
+			backlog = buffer.Backlog{Due: n(2), Suspects: n(3), Waiting: n(4), Delivered: n(5), Paused: pg.ReadBool(v[6]), Unsent: n(7)}
 			return nil
 		},
 	})
