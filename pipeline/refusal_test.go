@@ -156,6 +156,41 @@ func TestPoisonEvents_InEachBatchAfterSingleOnes(t *testing.T) {
 	testkit.Equal(t, "dead letters", len(dead), single+events-len(good))
 }
 
+// TestPoisonEvents_WhileAllSearch: batches with many bad events are searched by all workers that search, for long. Fresh events do not wait for that.
+func TestPoisonEvents_WhileAllSearch(t *testing.T) {
+	t.Parallel()
+	for _, workers := range []int{1, 2, 4} {
+		t.Run(fmt.Sprint(workers), func(t *testing.T) {
+			t.Parallel()
+			const batches, batch = 4, 500
+			d, r := newDatabase(t), newReceiver(t)
+			to := httpAt(t, r)
+			r.answers(func(ids []int64) int {
+				<-time.After(100 * time.Millisecond)
+				if slices.ContainsFunc(ids, func(id int64) bool { return id <= batches*batch && id%10 == 7 }) {
+					return http.StatusBadRequest
+				}
+				return http.StatusOK
+			})
+			burst := d.insert(t, "orders", batches*batch)
+			start(t, d.buffer(t, "relay"), to, func(c *pipeline.Config) { c.BatchSize, c.Workers = batch, workers })
+			testserver.Eventually(t, func() error {
+				if dead, _ := d.dead(t); len(dead) == 0 {
+					return errors.New("no bad event was found")
+				}
+				return nil
+			})
+			for n := 1; n <= 3; n++ { // one after the other
+				d.insert(t, "fresh", 1)
+				to.expectArrivals(t, "fresh", n)
+			}
+			if dead, _ := d.dead(t); len(dead) == len(burst)/10 {
+				t.Error("the fresh events have waited until the search was over")
+			}
+		})
+	}
+}
+
 // A sink that answers 400 to everything, as to a wrong key: nothing dies, few requests are made, and readiness says why.
 // When it is set up right, everything arrives.
 func TestRefusingSink_BuriesNothing(t *testing.T) {

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"path"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -361,6 +362,44 @@ func TestRouter_SearchedWhileSomeWait(t *testing.T) {
 			}
 			return nil
 		})
+	}
+}
+
+// TestRouter_AddressesTimeOut: more addresses hang than there are workers, so one of them is always to be tried again. The events of the others do not wait for that.
+func TestRouter_AddressesTimeOut(t *testing.T) {
+	t.Parallel()
+	const addresses, events = 8, 5
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	name := path.Base(d.url)
+	var hung atomic.Int64
+	hangs := &sendHook{to, func(ctx context.Context, b *buffer.Batch, next func() error) error {
+		if !strings.HasPrefix(b.Events[0].Topic, "away") {
+			return next()
+		}
+		hung.Add(1)
+		<-ctx.Done()
+		return sink.Unavailable(context.Cause(ctx))
+	}}
+	routes := []buffer.Route{{Sink: "only", BatchSize: 1}}
+	b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: "relay", Connections: 24, Sinks: routes})
+	testkit.NoError(t, err)
+	startRoutedWith(t, b, map[string]sink.Sink{"only": hangs}, func(c *pipeline.Config) { c.SendTimeout = 2 * time.Second }, routes...)
+	for i := range addresses {
+		d.insert(t, fmt.Sprintf("away%d-%s", i, name), 1)
+	}
+	testserver.Eventually(t, func() error {
+		if n := queryValue[int](t, d, "SELECT count(*) FROM outbox_batches WHERE outages >= 2"); n < addresses {
+			return fmt.Errorf("%d of %d addresses have timed out twice", n, addresses)
+		}
+		return nil
+	})
+	before := hung.Load()
+	for n := 1; n <= events; n++ { // one after the other
+		d.insert(t, name, 1)
+		to.expectArrivals(t, name, n)
+	}
+	if n := hung.Load() - before; n > 4*events {
+		t.Errorf("%d sends have timed out while %d events were delivered; expected each to wait for a round of the workers at most", n, events)
 	}
 }
 

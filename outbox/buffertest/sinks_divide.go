@@ -24,6 +24,14 @@ func divideOf(t *testing.T, b RoutedBuffer, sink string, batch *buffer.Lease) {
 	ok(t, "DivideBatch", b.DivideBatch(t.Context(), batch.GroupID, false))
 }
 
+// expectDue expects so many due batches of a sink, and so many of these that nobody has leased.
+func expectDue(t *testing.T, b RoutedBuffer, sink string, due, unsent int) {
+	t.Helper()
+	backlog, err := b.Sink(sink).CountBacklog(t.Context(), 0)
+	ok(t, "CountBacklog", err)
+	equal(t, "batches of "+sink+" that are due, and unsent", []int{backlog.Due, backlog.Unsent}, []int{due, unsent})
+}
+
 // liveOf returns the only live batch of a sink.
 func liveOf(t *testing.T, b RoutedBuffer, sink string) (group uuid.UUID) {
 	t.Helper()
@@ -41,7 +49,9 @@ func sinksDivide(t *testing.T, p *sinksCase) {
 	b := p.open(t, buffer.Route{Sink: "all", BatchSize: 100}, buffer.Route{Sink: "calls", Match: []string{"call.*"}, BatchSize: 100})
 	p.topics(t, "call.a", "mail.b", "call.c", "call.d")
 	routeTo(t, b, "[all calls]")
+	expectDue(t, b, "all", 1, 1)
 	batch, _ := takeOf(t, b, "all")
+	expectDue(t, b, "all", 0, 0)
 	for _, one := range []struct {
 		group uuid.UUID
 		ids   []int64
@@ -51,6 +61,8 @@ func sinksDivide(t *testing.T, p *sinksCase) {
 		equal(t, "events that are read without a lease", read.IDs(), one.ids)
 	}
 	divideOf(t, b, "all", batch)
+	expectDue(t, b, "all", 2, 0)
+	expectDue(t, b, "calls", 1, 1)
 	listed, total := listBatches(t, b, 10)
 	equal(t, "batches", total, int64(3))
 	for _, one := range listed {
@@ -92,6 +104,7 @@ func sinksDivideOrdered(t *testing.T, p *sinksCase) {
 	routeAll(t, b, 10)
 	divideOf(t, b, "all", batch)
 	p.due(t, "error LIKE 'divided%'") // for longer than the others
+	expectDue(t, b, "all", 2, 1)      // the first half, and d
 	first := expectKeys(t, b, "all", "a", "b")
 	equal(t, "attempts of the first half", first.Attempts, 1)
 	expectKeys(t, b, "all", "d")
