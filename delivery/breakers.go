@@ -148,7 +148,7 @@ func (b *breakers) recordSuccess(address string, deferred bool) (recovered bool)
 }
 
 // allowProbe reports whether a batch for the address alone may be sent: the breaker is
-// closed, or this is the half-open probe, which takes atMost.
+// closed, or this is the half-open probe, which takes atMost; and it is not one of too many that are likely to time out.
 func (b *breakers) allowProbe(address string, atMost time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -156,7 +156,7 @@ func (b *breakers) allowProbe(address string, atMost time.Duration) bool {
 	switch {
 	case one == nil || one.failures == 0:
 		return true
-	case one.open() && !one.probeDue(now), b.tooSlow(one, now):
+	case one.open() && !one.probeDue(now), b.mostSlow > 0 && one.slow() && b.slowProbes(one, now) >= b.mostSlow:
 		return false
 	}
 	one.probing = now.Add(atMost)
@@ -176,19 +176,17 @@ func (b *breakers) hangs(address string) bool {
 // another process may have seen it recover.
 const forgetAfter = time.Minute
 
-// slowProbes counts the addresses but one of which a probe is under way, or was just made due, that is likely to take up a whole Send's time.
-func (b *breakers) slowProbes(but *breaker, now time.Time) (n int) {
+// slow reports whether a probe is likely to take up a whole Send's time.
+func (b *breaker) slow() bool { return b.failures > 0 && b.last.mayBePoison }
+
+// slowProbes counts the slow probes that are under way, or were just made due; that of one address only if it is under way.
+func (b *breakers) slowProbes(of *breaker, now time.Time) (n int) {
 	for _, one := range b.addresses {
-		if one != but && one.failures > 0 && one.last.mayBePoison && (now.Before(one.probing) || one.woken > 0 && now.Before(one.wokenAt)) {
+		if madeDue := one != of && one.woken > 0 && now.Before(one.wokenAt); one.slow() && (madeDue || now.Before(one.probing)) {
 			n++
 		}
 	}
 	return n
-}
-
-// tooSlow reports whether a probe of the address is likely to time out, and enough such are under way.
-func (b *breakers) tooSlow(one *breaker, now time.Time) bool {
-	return b.mostSlow > 0 && one.last.mayBePoison && b.slowProbes(one, now) >= b.mostSlow
 }
 
 // probesDue returns for which of the addresses that batches wait for it is time to make one of them due. No more than mostSlow probes are under way at once that are
@@ -198,15 +196,20 @@ func (b *breakers) probesDue(deferred []string, mostSlow int) (due []string) {
 	b.mu.Lock()
 	b.mostSlow = mostSlow
 	now := time.Now()
+	under := b.slowProbes(nil, now)
 	wanted, longest := make(map[string]struct{}, len(deferred)), slices.Clone(deferred)
 	slices.SortStableFunc(longest, func(x, y string) int { return b.breaker(x).wokenAt.Compare(b.breaker(y).wokenAt) })
 	for _, address := range longest {
 		wanted[address] = struct{}{}
 		one := b.breaker(address)
-		if now.Before(b.pause) || b.tooSlow(one, now) {
+		if now.Before(b.pause) || one.slow() && under >= mostSlow {
 			continue
 		}
-		switch isDue, isUnconfirmed := one.wake(now); {
+		isDue, isUnconfirmed := one.wake(now)
+		if isDue && one.slow() {
+			under++
+		}
+		switch {
 		case isUnconfirmed:
 			unconfirmed = append(unconfirmed, address)
 		case isDue:

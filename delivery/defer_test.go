@@ -8,6 +8,8 @@ import (
 	"slices"
 	"sort"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -346,6 +348,78 @@ func TestProbesDue(t *testing.T) {
 		expect(t, "probes while the sink wants to be left alone", len(count(3500, "x", "y", "")), 0)
 		<-time.After(2 * time.Minute)
 		expect(t, "probes after that", len(count(5, "x", "y", "")), 3)
+	})
+}
+
+// TestProbesDue_ThatTimeOut: no more than half of the workers send probes that take all of a Send's time, whoever made them due, and each address has its turn. Those
+// that are refused at once take no place.
+func TestProbesDue_ThatTimeOut(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		const workers, takes = 4, 5 * time.Second
+		var (
+			slow, refused    []string
+			most, sending    atomic.Int64
+			tries            = map[string]int{}
+			mu               sync.Mutex
+			wait             sync.WaitGroup
+			a                = newAddressed(func(c *delivery.Config) { c.SendTimeout = 2 * takes })
+			timesOut, isAway = sink.Unavailable(context.DeadlineExceeded), sink.Unavailable(errDown)
+		)
+		a.send = func(_ context.Context, b *buffer.Batch) error {
+			address, why := b.Events[0].Topic, isAway
+			if strings.HasPrefix(address, "slow") {
+				why = timesOut
+				most.Store(max(most.Load(), sending.Add(1)))
+				<-time.After(takes)
+				sending.Add(-1)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			tries[address]++
+			return sink.Unavailable(&sink.BatchError{Events: []sink.EventError{{Index: 0, Err: why}}})
+		}
+		work := func(address string) {
+			wait.Go(func() {
+				l := to(address)
+				l.Outages = 1
+				if _, err := a.Work(t.Context(), t.Context(), l, nil, nil); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		for i := range 10 {
+			slow, refused = append(slow, fmt.Sprint("slow", i)), append(refused, fmt.Sprint("refused", i))
+		}
+		all := slices.Concat(slow, refused)
+		a.ProbesDue(all, workers)
+		for _, address := range all { // the first sends
+			work(address)
+		}
+		wait.Wait()
+		most.Store(0)
+		clear(tries)
+		for i := range 4 * 60 {
+			for _, address := range a.ProbesDue(all, workers) {
+				work(address)
+			}
+			if i%8 == 0 {
+				work(slow[i/8%10]) // it is due by itself
+			}
+			<-time.After(250 * time.Millisecond)
+		}
+		wait.Wait()
+		expect(t, "probes at once that time out", most.Load(), workers/2)
+		for _, address := range slow {
+			if n := tries[address]; n < 1 || n > 5 {
+				t.Errorf("%s was tried %d times in a minute; expected the addresses to take turns", address, n)
+			}
+		}
+		for _, address := range refused {
+			if n := tries[address]; n < 30 {
+				t.Errorf("%s was tried %d times in a minute; expected once in two seconds", address, n)
+			}
+		}
 	})
 }
 

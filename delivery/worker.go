@@ -466,7 +466,7 @@ func (w *Worker) TakesAll() (all, atOnce bool) {
 }
 
 // ProbesDue returns for which of the addresses that batches wait for (buffer.Deferrer) it is
-// time to make one batch due, as a half-open probe.
+// time to make one batch due, as a half-open probe. Of those that are likely to time out no more are under way than half of the workers.
 func (w *Worker) ProbesDue(deferred []string, workers int) []string {
 	return w.breakers.probesDue(deferred, max(1, workers/2))
 }

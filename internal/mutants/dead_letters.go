@@ -5,8 +5,8 @@ var deadLetterMutants = []mutant{
 	{
 		name: "the parts of a refused batch wait for their turn",
 		file: "pipeline/pipeline.go",
-		old:  "halved == nil ||",
-		new:  "halved != nil ||",
+		old:  "if done.Halved == nil {",
+		new:  "if done.Halved != nil {",
 		pkg:  "./pipeline", test: "TestPoisonEvents_InEachBatch$/ordered_false",
 	},
 	{
@@ -15,6 +15,20 @@ var deadLetterMutants = []mutant{
 		old:  "return s.beside >= refusedInRow",
 		new:  "return s.beside < 0",
 		pkg:  "./delivery", test: "TestRefusal$/OfNearlyEveryBatch",
+	},
+	{
+		name: "nothing is claimed while all search",
+		file: "delivery/search.go",
+		old:  "now.Before(s.freshAt):",
+		new:  "now.Before(s.freshAt) || s.workers > 0:",
+		pkg:  "./pipeline", test: "TestPoisonEvents_WhileAllSearch$/2",
+	},
+	{
+		name: "a router waits for retries",
+		file: "outbox/postgres/internal/router/sink.go",
+		old:  "due_at <= clock.now AND ` + ledger.UnsentSQL + `)",
+		new:  "due_at <= clock.now)",
+		pkg:  "./outbox/postgres", test: "TestSinks/divide",
 	},
 	{
 		name: "a blip during a search buries what it met",
