@@ -14,6 +14,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/outboxrelay/relay/delivery"
 	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -63,7 +64,10 @@ func TestPoisonEvent_IsBuriedAloneAndSoon(t *testing.T) {
 				}
 				return http.StatusOK
 			})
-			start(t, d.buffer(t, "relay"), to, func(c *pipeline.Config) { c.BatchSize = batch })
+			start(t, d.buffer(t, "relay"), to, func(c *pipeline.Config) {
+				// The other half may still be under way when the event is refused; nothing is sent again before it has arrived.
+				c.BatchSize, c.Backoff = batch, delivery.Backoff{Initial: 10 * time.Second, Max: 10 * time.Second, Multiplier: 1}
+			})
 			d.expectDrained(t)
 			expectOnce(t, to.arrived(t, "orders"), without(ids, poison))
 			dead, attempts := d.dead(t)
