@@ -32,6 +32,11 @@ type Entry struct {
 	Reason string
 }
 
+// Nothing reports whether an action that counts changed nothing.
+func (e *Entry) Nothing() bool {
+	return e.Count == 0 && (e.Action == "replay" || e.Action == "discard" || e.Action == "retry now" || e.Action == "edit and replay")
+}
+
 // Log has the entries of this process. It is safe for concurrent use.
 type Log struct {
 	log *slog.Logger

@@ -227,9 +227,10 @@ func TestDeadLetters_Many(t *testing.T) {
 	}
 	b.goTo("/dead?error=timeout")
 	b.click("form[action='dead/change'] button[value=discard]")
-	b.see("Discard 100 dead letters?")
+	b.see("Discard 100 dead letters?", "This cannot be undone here", "of all pipelines", "with an error that contains \"timeout\"")
 	b.click("main button[value=discard]")
-	b.see("100 discarded.", "The newest 100 of 9,900")
+	b.see("100 discarded.", "No dead letter matches.")
+	testkit.Equal(t, "the filter after it", value[string](b, "document.querySelector('[name=error]').value"), "timeout")
 	b.goTo("/dead?closed=1")
 	b.see("All 9,900 open ones that match", "The newest 100 of 10,000 (9,900 open)")
 	b.expectQuiet()

@@ -71,6 +71,33 @@ func (f deadFilter) String() string {
 	return strings.Join(all, " ")
 }
 
+// Words are the conditions for people; the pipeline first.
+func (f deadFilter) Words() (all []string) {
+	all = append(all, "of all pipelines")
+	if f.Pipeline != "" {
+		all[0] = "of pipeline " + f.Pipeline
+	}
+	for _, one := range []struct{ before, is, after string }{
+		{"of sink ", f.Sink, ""}, {"of topic ", f.Topic, ""}, {"with an error that contains \"", f.Error, "\""}, {"of event ", strings.ReplaceAll(f.ID, ",", ", "), ""},
+	} {
+		if one.is != "" {
+			all = append(all, one.before+visible([]byte(one.is))+one.after)
+		}
+	}
+	died := func(value, ago, at string) {
+		switch _, err := time.ParseDuration(value); {
+		case value == "":
+		case err == nil:
+			all = append(all, fmt.Sprintf(ago, value))
+		default:
+			all = append(all, at+" "+value)
+		}
+	}
+	died(f.Newer, "that died within the last %s", "that died at or after")
+	died(f.Older, "that died more than %s ago", "that died before")
+	return all
+}
+
 // Link is the list of what the filter selects, from a page beside it.
 func (f deadFilter) Link() template.URL { return template.URL("dead?" + f.Query()) } //nolint:gosec // encoded
 

@@ -5,8 +5,10 @@ import (
 	"errors"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/outboxrelay/relay/internal/admin"
@@ -18,6 +20,9 @@ const (
 	// doctorKept is how long a diagnosis is shown before the next one is made, and doctorPause is how long users wait at least until they can have another one.
 	doctorKept  = time.Minute
 	doctorPause = 10 * time.Second
+	// doctorFirst is how long an overview is open before the first diagnosis is made for it, and doctorEvery how often another one is while it is open.
+	doctorFirst = 30 * time.Second
+	doctorEvery = 15 * time.Minute
 	// doctorTimeout bounds a diagnosis; a database or a sink that does not answer takes diagnosis.Timeout.
 	doctorTimeout = 25 * time.Second
 	// maxShownBlockers is how many vacuum blockers of a database are listed.
@@ -29,6 +34,15 @@ type doctor struct {
 	// semaphore has one token; the goroutine that has it may make a diagnosis and owns latest.
 	semaphore chan struct{}
 	latest    *doctorData
+	// note is what the overview says of latest; nil: there was no diagnosis.
+	note atomic.Pointer[doctorNote]
+}
+
+// doctorNote is what the overview says of a diagnosis.
+type doctorNote struct {
+	Summary string
+	Good    bool
+	At      time.Time
 }
 
 func newDoctor() *doctor {
@@ -90,10 +104,7 @@ func (s *Console) doctorPage(w http.ResponseWriter, r *http.Request) {
 	d, again := s.doctor.latest, r.URL.Query().Get("again") != ""
 	wait := false
 	if age := time.Since(at(d)); d == nil || age > doctorKept || again && age > doctorPause {
-		d = s.diagnose(ctx)
-		if ctx.Err() == nil { // otherwise the databases and sinks did not have the time to answer
-			s.doctor.latest = d
-		}
+		d = s.newDiagnosis(ctx)
 	} else {
 		wait = again
 	}
@@ -101,6 +112,38 @@ func (s *Console) doctorPage(w http.ResponseWriter, r *http.Request) {
 	shown := *d
 	shown.Wait = wait
 	s.render(w, r, http.StatusOK, "doctor", "doctor", "Doctor", &shown)
+}
+
+// newDiagnosis makes a diagnosis and keeps it. The caller has the token of the semaphore.
+func (s *Console) newDiagnosis(ctx context.Context) *doctorData {
+	d := s.diagnose(ctx)
+	if ctx.Err() == nil { // otherwise the databases and sinks did not have the time to answer
+		s.doctor.latest = d
+		s.doctor.note.Store(&doctorNote{d.Summary, d.Good, d.At})
+	}
+	return d
+}
+
+// diagnosisDue reports whether the overview, which somebody has had open since a time, wants a new diagnosis.
+func (s *Console) diagnosisDue(now, watched time.Time) bool {
+	if s.config.Diagnose == nil || watched.IsZero() || now.Sub(watched) < doctorFirst {
+		return false
+	}
+	note := s.doctor.note.Load()
+	return note == nil || now.Sub(note.At) >= doctorEvery
+}
+
+// diagnoseAgain makes a diagnosis for the overview, unless somebody else does.
+func (s *Console) diagnoseAgain(ctx context.Context) {
+	select {
+	case <-s.doctor.semaphore:
+	default:
+		return
+	}
+	defer func() { s.doctor.semaphore <- struct{}{} }()
+	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
+	defer cancel()
+	s.newDiagnosis(ctx)
 }
 
 func at(d *doctorData) time.Time {
@@ -122,9 +165,9 @@ func (s *Console) diagnose(ctx context.Context) *doctorData {
 		for _, f := range block.Findings {
 			switch f.Level {
 			case buffer.LevelError.String():
-				fails = append(fails, doctorFinding{f, block.Head, true})
+				fails = addFinding(fails, doctorFinding{f, routesOf(f.Subject, block.Head), true})
 			case buffer.LevelWarning.String():
-				warnings = append(warnings, doctorFinding{f, block.Head, false})
+				warnings = addFinding(warnings, doctorFinding{f, routesOf(f.Subject, block.Head), false})
 			default:
 				fine.Findings = append(fine.Findings, f)
 			}
@@ -140,6 +183,46 @@ func (s *Console) diagnose(ctx context.Context) *doctorData {
 		d.Databases = append(d.Databases, blockerRows(&database, clean))
 	}
 	return d
+}
+
+// routesOf are the routes that a finding is about: those of one sink, or all.
+func routesOf(subject string, routes []string) []string {
+	name, ok := strings.CutPrefix(subject, "sink ")
+	if !ok {
+		return routes
+	}
+	var of []string
+	for _, route := range routes {
+		if full, _, _ := strings.Cut(route, ": "); strings.HasSuffix(full, "/"+name) {
+			of = append(of, route)
+		}
+	}
+	if of == nil {
+		return routes
+	}
+	return of
+}
+
+// addFinding adds a finding, to one of the same fact about other pipelines or sinks if there is one.
+func addFinding(all []doctorFinding, one doctorFinding) []doctorFinding {
+	fact := func(f *doctorFinding) [2]string {
+		plain := func(text string) string {
+			return strings.ReplaceAll(addressText.ReplaceAllString(urlPath.ReplaceAllString(text, "$1"), ""), f.Subject, "sink")
+		}
+		return [2]string{plain(f.Text), plain(f.Fix)}
+	}
+	isSink := func(subject string) bool { return subject == "sink" || strings.HasPrefix(subject, "sink ") }
+	for i := range all {
+		other := &all[i]
+		if isSink(one.Subject) && isSink(other.Subject) && fact(other) == fact(&one) || one.Subject == other.Subject && one.Text == other.Text && one.Fix == other.Fix {
+			if other.Subject != one.Subject {
+				other.Subject = "sink"
+			}
+			other.Of = slices.Concat(other.Of, one.Of)
+			return all
+		}
+	}
+	return append(all, one)
 }
 
 func countText(n int, one string) string {

@@ -8,8 +8,22 @@ function localTimes(within) {
     const at = new Date(time.dateTime);
     time.title = time.textContent;
     time.textContent = at.toDateString() === new Date().toDateString() ? at.toLocaleTimeString() : zone.format(at);
+    if ("since" in time.dataset) {
+      const ago = document.createElement("span");
+      time.after(ago);
+      tellAgo(time);
+    }
   }
 }
+
+// tellAgo says behind a time how long ago it was.
+function tellAgo(time) {
+  const seconds = Math.max(0, Math.round((Date.now() - new Date(time.dateTime)) / 1000));
+  const [n, unit] = seconds < 60 ? [seconds, "s"] : seconds < 3600 ? [Math.floor(seconds / 60), "min"] : seconds < 172800 ? [Math.floor(seconds / 3600), "h"] : [Math.floor(seconds / 86400), "days"];
+  time.nextElementSibling.textContent = ` (${n} ${unit} ago)`;
+}
+
+setInterval(() => document.querySelectorAll("time[data-since][title]").forEach(tellAgo), 1000);
 
 // live replaces the elements of the overview that changed.
 function live() {
@@ -53,7 +67,7 @@ function live() {
     const answer = await fetch(location.href, { method: "HEAD" }).catch(() => null);
     if (answer?.status === 401) {
       const login = document.createElement("a");
-      login.href = "login";
+      login.href = "login?ended=1";
       login.textContent = "Log in again";
       status.replaceChildren("The session is over; " + of, login);
       return;
@@ -148,8 +162,24 @@ function showCopies(within) {
   for (const button of within.querySelectorAll("[data-copy]")) button.hidden = false;
 }
 
+// sideways says of a table that is wider than its place that it can be scrolled; the shadow alone is easily missed on a phone.
+function sideways() {
+  for (const place of document.querySelectorAll("[data-sideways]")) {
+    let caption = place.querySelector(".sideways");
+    const hidden = place.scrollWidth - place.clientWidth;
+    if (!caption && hidden > 0) {
+      caption = document.createElement("small");
+      caption.className = "sideways hint";
+      place.querySelector("caption")?.append(caption);
+    }
+    if (caption) caption.textContent = hidden > 0 ? "more to the right →" : "";
+  }
+}
+
 localTimes(document);
 showCopies(document);
+sideways();
+addEventListener("resize", sideways);
 live();
 document.querySelectorAll("[data-history]").forEach(charts);
 document.querySelectorAll("[data-all]").forEach(selectAll);
