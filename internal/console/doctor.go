@@ -42,6 +42,7 @@ type doctor struct {
 type doctorNote struct {
 	Summary string
 	Good    bool
+	Errors  bool
 	At      time.Time
 }
 
@@ -119,7 +120,7 @@ func (s *Console) newDiagnosis(ctx context.Context) *doctorData {
 	d := s.diagnose(ctx)
 	if ctx.Err() == nil { // otherwise the databases and sinks did not have the time to answer
 		s.doctor.latest = d
-		s.doctor.note.Store(&doctorNote{d.Summary, d.Good, d.At})
+		s.doctor.note.Store(&doctorNote{d.Summary, d.Good, len(d.Wrong) > 0 && d.Wrong[0].Error, d.At})
 	}
 	return d
 }
@@ -130,7 +131,13 @@ func (s *Console) diagnosisDue(now, watched time.Time) bool {
 		return false
 	}
 	note := s.doctor.note.Load()
-	return note == nil || now.Sub(note.At) >= doctorEvery
+	switch {
+	case note == nil:
+		return true
+	case note.Errors: // they may be of an outage that is over
+		return now.Sub(note.At) >= doctorKept
+	}
+	return now.Sub(note.At) >= doctorEvery
 }
 
 // diagnoseAgain makes a diagnosis for the overview, unless somebody else does.

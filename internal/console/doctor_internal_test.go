@@ -77,8 +77,8 @@ func TestOverview_Doctor(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		looks := 0
-		var report admin.Report
-		s := New(Config{Source: &oneSource{health: healthy{}}, Guard: access.New(), Diagnose: func(context.Context, func(string) string) diagnosis.Report {
+		report := admin.Report{Pipelines: []admin.PipelineReport{{Name: "orders", State: "idle"}}}
+		s := New(Config{Source: &oneSource{health: healthy{}, report: report}, Guard: access.New(), Diagnose: func(context.Context, func(string) string) diagnosis.Report {
 			looks++
 			return diagnosis.Report{Pipelines: []diagnosis.Pipeline{{Name: "orders", Findings: []diagnosis.Finding{{Level: buffer.LevelWarning.String(), Subject: "sink", Text: "keeps nothing"}}}}}
 		}})

@@ -73,6 +73,20 @@ func grouped(all []problem) []problem {
 	return groups
 }
 
+// distinctLines is a text without lines that repeat: a database is tried several times at the same address.
+func distinctLines(text string) string {
+	if !strings.Contains(text, "\n") {
+		return text
+	}
+	var lines []string
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSuffix(line, "\n"); !slices.Contains(lines, line) {
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "\n")
+}
+
 var (
 	// operation is what was being done, before what a database said of it.
 	operation = regexp.MustCompile(`^(?:sink: |database: |deferred: |\d+ sends in a row delivered nothing, the last: |[a-z]+ing [a-z' ]+: )+`)

@@ -111,7 +111,7 @@ func (s *Console) overviewOf(report *admin.Report, all []problem) overviewData {
 	default:
 		d.Headline, d.Good = "Everything works.", true
 	}
-	if note := s.doctor.note.Load(); note != nil && !note.Good {
+	if note := s.doctor.note.Load(); note != nil && !note.Good && len(attention) == 0 {
 		d.Doctor, d.Good = note, false
 	}
 	d.each = d.Problems

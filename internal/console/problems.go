@@ -182,6 +182,9 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 		all = append(all, s.pipelineProblems(&report.Pipelines[i], notReady)...)
 	}
 	all = merged(all)
+	for i := range all {
+		all[i].Detail = distinctLines(all[i].Detail)
+	}
 	slices.SortStableFunc(all, func(a, b problem) int { return a.rank() - b.rank() })
 	return all
 }
