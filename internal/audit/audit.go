@@ -32,10 +32,17 @@ type Entry struct {
 	Reason string
 }
 
-// Nothing reports whether an action that counts changed nothing.
-func (e *Entry) Nothing() bool {
-	return e.Count == 0 && (e.Action == "replay" || e.Action == "discard" || e.Action == "retry now" || e.Action == "edit and replay")
+// Counts reports whether Count says something: a pause has none.
+func (e *Entry) Counts() bool {
+	switch e.Action {
+	case "pause", "resume":
+		return false
+	}
+	return e.Pipeline != ""
 }
+
+// Nothing reports whether the action changed nothing.
+func (e *Entry) Nothing() bool { return e.Counts() && e.Count == 0 }
 
 // Log has the entries of this process. It is safe for concurrent use.
 type Log struct {

@@ -87,7 +87,7 @@ func (s *Console) batchRow(pipeline string, b *buffer.LiveBatch, now time.Time) 
 		r.Status, r.Class = "waits", "warn"
 	}
 	if b.State == "waiting" && strings.HasPrefix(b.Owner, buffer.RetryRequestPrefix) {
-		r.By = "an operator's request"
+		r.By = "nobody: a user asked for a retry"
 	}
 	if !b.Hook && b.Sink != buffer.Unrouted && !s.config.HidePayloads {
 		sink := map[bool]string{false: b.Sink}[b.Sink == "default"]

@@ -46,15 +46,17 @@ type renderedRow struct {
 type overviewData struct {
 	Headline string
 	Good     bool
-	Problems []problem // grouped
-	Rows     []row
-	Relays   []relayRow
-	Unknown  bool // the database does not answer: Relays are those that reported before
-	At       time.Time
-	Doctor   *doctorNote // what doctor found that is not fine; nil: nothing, or it was not asked
-	Reading  int         // pipelines that are being read
-	Starting int         // pipelines that reach their database or sink for the first time
-	each     []problem   // not grouped
+	// Attention: a pipeline stands still, or many of its events die.
+	Attention bool
+	Problems  []problem // grouped
+	Rows      []row
+	Relays    []relayRow
+	Unknown   bool // the database does not answer: Relays are those that reported before
+	At        time.Time
+	Doctor    *doctorNote // what doctor found that is not fine; nil: nothing, or it was not asked
+	Reading   int         // pipelines that are being read
+	Starting  int         // pipelines that reach their database or sink for the first time
+	each      []problem   // not grouped
 }
 
 // relayRow is a process that works on some pipelines.
@@ -94,6 +96,7 @@ func (s *Console) overviewOf(report *admin.Report, all []problem) overviewData {
 	total := len(report.Pipelines) + len(report.Errors) + d.Reading
 	switch {
 	case len(attention) > 0:
+		d.Attention = true
 		d.Headline = fmt.Sprintf("%d of %d %s.", len(attention), total, map[bool]string{true: "pipelines need attention", false: "pipelines needs attention"}[len(attention) > 1])
 		if total == 1 {
 			d.Headline = "The pipeline needs attention."

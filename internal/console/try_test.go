@@ -95,7 +95,7 @@ func TestEdit(t *testing.T) {
 	b.expectAccessible("edit")
 	b.set("textarea", `{"n": 1`)
 	b.click("main form button")
-	b.see("line 1:", "expected JSON")
+	b.see("line 1, column 7:", "expected JSON")
 	b.set("textarea", `{ "n": 1 }`)
 	b.click("main form button")
 	b.see("Nothing is changed yet.")

@@ -1,13 +1,15 @@
 // The pages work without this script. It shows times in the viewer's zone, keeps the overview live and draws the charts.
 "use strict";
 
+const hour = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "numeric", minute: "2-digit" });
 const zone = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
 function localTimes(within) {
   for (const time of within.querySelectorAll("time:not([title])")) {
     const at = new Date(time.dateTime);
     time.title = time.textContent;
-    time.textContent = at.toDateString() === new Date().toDateString() ? at.toLocaleTimeString() : zone.format(at);
+    if ("hour" in time.dataset) time.textContent = hour.format(at);
+    else time.textContent = at.toDateString() === new Date().toDateString() ? at.toLocaleTimeString() : zone.format(at);
     if ("since" in time.dataset) {
       const ago = document.createElement("span");
       time.after(ago);
@@ -87,12 +89,13 @@ const plots = [
   { title: "Commit to sink", unit: "seconds", lines: [["p50", "p50", "--series"], ["p99", "p99", "--warn"]] },
 ];
 
-// charts draws the history of a pipeline or sink, again every ten seconds.
-function charts(section) {
-  const buttons = [...section.querySelectorAll("[data-span]")];
+let span = "hour";
+
+// charts draws the history of a pipeline or sink, again every ten seconds. The switch of the first section is that of all.
+function charts(section, number) {
   const place = section.querySelector(".plots");
-  let span = "hour", drawn = [];
-  buttons[0].parentElement.hidden = false;
+  let drawn = [];
+  if (number === 0) section.querySelector("[data-span]").parentElement.hidden = false;
   async function draw() {
     const url = new URL(section.dataset.history, location.href);
     url.searchParams.set("span", span);
@@ -116,21 +119,24 @@ function charts(section) {
       return new uPlot({
         width: Math.max(260, figure.clientWidth), height: 180,
         scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.05] } },
-        axes: [{ ...axis, label: "time", labelSize: 16, labelFont: labels, space: 76, values: (_, splits) => splits.map((at) => clock.format(at * 1000)) }, { ...axis, size: 60, label: unit, labelSize: 16, labelFont: labels }],
+        axes: [{ ...axis, space: 76, values: (_, splits) => splits.map((at) => clock.format(at * 1000)) }, { ...axis, size: 60, label: unit, labelSize: 16, labelFont: labels }],
         series: [{}, ...lines.map(([label, , colour]) => ({ label, stroke: style(colour), width: 1.5, points: { show: true, size: 3 } }))],
       }, [times, ...lines.map(([, key]) => history[key])], figure);
-    });
-  }
-  for (const button of buttons) {
-    button.addEventListener("click", () => {
-      span = button.dataset.span;
-      buttons.forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
-      draw();
     });
   }
   draw();
   setInterval(draw, 10000);
   addEventListener("resize", draw);
+  addEventListener("span", draw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+}
+
+for (const button of document.querySelectorAll("[data-span]")) {
+  button.addEventListener("click", () => {
+    span = button.dataset.span;
+    document.querySelectorAll("[data-span]").forEach((other) => other.setAttribute("aria-pressed", String(other.dataset.span === span)));
+    dispatchEvent(new Event("span"));
+  });
 }
 
 // selectAll lets one checkbox select all that a list shows.
