@@ -72,6 +72,8 @@ type doctorFinding struct {
 	// Of are the routes of the pipelines that it is about.
 	Of    []string
 	Error bool
+	// Also is what relays that run say of the same fact.
+	Also []string
 }
 
 type doctorBlock struct {
@@ -172,9 +174,9 @@ func (s *Console) diagnose(ctx context.Context) *doctorData {
 		for _, f := range block.Findings {
 			switch f.Level {
 			case buffer.LevelError.String():
-				fails = addFinding(fails, doctorFinding{f, routesOf(f.Subject, block.Head), true})
+				fails = addFinding(fails, doctorFinding{Finding: f, Of: routesOf(f.Subject, block.Head), Error: true})
 			case buffer.LevelWarning.String():
-				warnings = addFinding(warnings, doctorFinding{f, routesOf(f.Subject, block.Head), false})
+				warnings = addFinding(warnings, doctorFinding{Finding: f, Of: routesOf(f.Subject, block.Head)})
 			default:
 				fine.Findings = append(fine.Findings, f)
 			}
@@ -183,6 +185,7 @@ func (s *Console) diagnose(ctx context.Context) *doctorData {
 			d.Fine = append(d.Fine, fine)
 		}
 	}
+	fails = withReports(fails)
 	d.Wrong = append(fails, warnings...)
 	d.Good = len(d.Wrong) == 0
 	d.Summary = countText(len(fails), "problem") + ", " + countText(len(warnings), "warning")
@@ -230,6 +233,28 @@ func addFinding(all []doctorFinding, one doctorFinding) []doctorFinding {
 		}
 	}
 	return append(all, one)
+}
+
+// withReports moves what relays say of a sink that doctor could not use either to the finding about that sink.
+func withReports(all []doctorFinding) (left []doctorFinding) {
+	isReport := func(f *doctorFinding) bool { return f.Subject == "relays" }
+	for i := range all {
+		one := &all[i]
+		at := -1
+		if isReport(one) {
+			at = slices.IndexFunc(all, func(f doctorFinding) bool { return !isReport(&f) && strings.Contains(one.Text, f.Text) })
+		}
+		if at >= 0 {
+			all[at].Also = append(all[at].Also, one.Text)
+		}
+	}
+	for i := range all {
+		one := &all[i]
+		if !isReport(one) || !slices.ContainsFunc(all, func(f doctorFinding) bool { return slices.Contains(f.Also, one.Text) }) {
+			left = append(left, *one)
+		}
+	}
+	return left
 }
 
 func countText(n int, one string) string {
