@@ -60,6 +60,9 @@ const SessionLasts = 12 * time.Hour
 // cookie is the session's. Its path is the one that the browser sees, because it has no Path: the directory of the login page.
 const cookie = "relay_session"
 
+// knownFor is for how long after its end a session is still known as one that is over; see [Guard.Ended].
+const knownFor = 7 * 24 * time.Hour
+
 // Guard knows the tokens. It is safe for concurrent use.
 type Guard struct {
 	tokens []Token
@@ -134,7 +137,20 @@ func (g *Guard) Login(secret string) (u User, ok bool) {
 func (g *Guard) Begin(w http.ResponseWriter, u User, secure bool) {
 	text := strconv.FormatInt(time.Now().Add(SessionLasts).Unix(), 10) + " " + strconv.FormatBool(u.ReadOnly) + " " + rand.Text() + " " + u.Name
 	value := base64.RawURLEncoding.EncodeToString([]byte(text)) + "." + base64.RawURLEncoding.EncodeToString(g.sign(text))
-	http.SetCookie(w, &http.Cookie{Name: cookie, Value: value, MaxAge: int(SessionLasts.Seconds()), HttpOnly: true, Secure: secure, SameSite: http.SameSiteStrictMode})
+	http.SetCookie(w, &http.Cookie{Name: cookie, Value: value, MaxAge: int((SessionLasts + knownFor).Seconds()), HttpOnly: true, Secure: secure, SameSite: http.SameSiteStrictMode})
+}
+
+// Ended reports whether a request comes from a browser that had a session, which is over.
+func (g *Guard) Ended(r *http.Request) bool {
+	if _, ok := g.bySession(r); ok {
+		return false
+	}
+	for _, c := range r.CookiesNamed(cookie) {
+		if c.Value != "" {
+			return true
+		}
+	}
+	return false
 }
 
 // End ends the session of a request: in the browser, and in this process also for a copy of its cookie.

@@ -48,6 +48,8 @@ type PipelineReport struct {
 	Sinks []SinkReport `json:"sinks,omitempty"`
 	// Waits are why batches wait, the most frequent reasons first; nil if there are several sinks, which have their own.
 	Waits []WaitReport `json:"waits,omitempty"`
+	// Untried are batches that wait and were not tried yet; nil if there are none, or there are several sinks.
+	Untried *WaitReport `json:"-"`
 	// Pauses are what is paused, the pipeline first.
 	Pauses []PauseReport `json:"pauses,omitempty"`
 	// ClaimingStopped says that so many batches wait that no others are claimed.
@@ -123,8 +125,10 @@ func (p *PipelineReport) standsStill() bool {
 
 // SetScheduled says that the pipeline claims at certain times only.
 func (p *PipelineReport) SetScheduled() {
-	if strings.HasPrefix(p.State, standsStill) {
-		p.State = "waits for its schedule"
+	for _, state := range append(p.sinkStates(), &p.State) {
+		if strings.HasPrefix(*state, standsStill) {
+			*state = "waits for its schedule"
+		}
 	}
 }
 
@@ -231,7 +235,7 @@ func NewPipelineReport(
 		SinkProblems: problems, State: state, Deliveries: deliveries(s.Relays, func(string) bool { return true }),
 		Relays: relayReports(s.Relays, redact), RelayProblems: relayProblems, Ended: ended, Notices: relayNotices(s.Relays, sinks, redact),
 		Pauses: pauseReports(s.Pauses, redact),
-		Sinks:  sinkReports(sinks, s.Sinks, &s, redact), Waits: waitReports(s.Waits, tries(s.Relays, ""), redact), ClaimingStopped: claimingStopped(maxWaiting, sinks, &s), Hook: hook, Suspects: suspects,
+		Sinks:  sinkReports(sinks, s.Sinks, &s, redact), Waits: waitReports(s.Waits, tries(s.Relays, ""), redact), Untried: untried(s.Waits), ClaimingStopped: claimingStopped(maxWaiting, sinks, &s), Hook: hook, Suspects: suspects,
 		Name: name, Pending: s.Pending,
 		OldestPendingSeconds: oldestSeconds(s.OldestPending, s.AgeUnknown),
 		Batches:              Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered},
@@ -339,6 +343,19 @@ func waitReports(all []buffer.Wait, tried bool, redact func(string) string) (rep
 	}
 	return reports
 }
+
+// untried are the batches that wait without that anything was said of them: they were claimed, and then no relay could send them.
+func untried(all []buffer.Wait) *WaitReport {
+	for _, w := range all {
+		if w.Error == "" {
+			return &WaitReport{Batches: w.Batches, Events: w.Events}
+		}
+	}
+	return nil
+}
+
+// CauseOf is what errors of the same cause have in common: numbers and ids make no difference.
+func CauseOf(text string) string { return causeOf(text) }
 
 // causeOf is what errors of the same cause have in common: that a batch was deferred for it, and numbers and ids, make no difference.
 func causeOf(text string) string {

@@ -14,7 +14,7 @@ import (
 type SinkReport struct {
 	Name string `json:"name"`
 	// State says in words what the sink does: paused 3m, no relay, sink down 3m, sink full 3m, no access 3m, refusing 3m, db error 3m, stalled 3m, some stuck 3m, asked to wait 28m, trying sink, idle, sending, due, retries in 2m 3s, deleting, dropped, not in the configuration. That of [buffer.Unrouted]
-	// is not routed yet, kept until a sink takes them, or no sink takes them.
+	// is not routed yet, stands still 1m, kept until a sink takes them, or no sink takes them.
 	State string `json:"state"`
 	// Pending events are those that the sink does not have.
 	Pending int64 `json:"pending"`
@@ -30,6 +30,8 @@ type SinkReport struct {
 	NextTryInSeconds *float64 `json:"next_try_in_seconds,omitempty"`
 	// Waits are why batches wait, the most frequent reasons first.
 	Waits []WaitReport `json:"waits,omitempty"`
+	// Untried are batches that wait and were not tried yet; nil if there are none.
+	Untried *WaitReport `json:"-"`
 }
 
 // sinkReports returns the reports of several sinks. It leaves out what is not routed yet if nothing waits for it.
@@ -42,10 +44,10 @@ func sinkReports(configured []string, all []buffer.SinkStatus, of *buffer.Status
 		}
 		one := SinkReport{
 			Name: s.Name, State: sinkState(s, slices.Contains(configured, s.Name), relays), Deliveries: deliveries(relays, func(sink string) bool { return sink == s.Name }), Pending: s.Pending, OldestPendingSeconds: oldestSeconds(s.OldestPending, s.AgeUnknown),
-			Batches: Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered}, Dead: s.Dead, Waits: waitReports(s.Waits, tries(relays, s.Name), redact),
+			Batches: Batches{Leased: s.Leased, Waiting: s.Waiting, Delivered: s.Delivered}, Dead: s.Dead, Waits: waitReports(s.Waits, tries(relays, s.Name), redact), Untried: untried(s.Waits),
 		}
 		if unserved(s, of, configured) {
-			one.Waits = nil // why they waited while a relay sent them
+			one.Waits, one.Untried = nil, nil // why they waited while a relay sent them
 		}
 		one.Pausable = s.Name != buffer.Unrouted && !s.Dropped
 		if paused := pausedState(of.Pauses, s.Name); paused != "" && one.Pausable {
@@ -70,6 +72,9 @@ func sinkState(s *buffer.SinkStatus, configured bool, relays []buffer.Relay) str
 	case s.Name == buffer.Unrouted && kept(s):
 		return "kept until a sink takes them"
 	case s.Name == buffer.Unrouted:
+		if still := undeliveredFor(s.OldestPending, relays); still >= buffer.LockAge {
+			return standsStill + " " + roughly(still)
+		}
 		return "not routed yet"
 	case s.Dropped:
 		return "dropped"
@@ -111,20 +116,25 @@ func unclaimedFor(s *buffer.Status) time.Duration {
 	if s.Pending == 0 || s.Leased+s.Waiting+s.Delivered > 0 {
 		return 0
 	}
-	still := s.OldestPending
-	for i := range s.Relays {
-		switch r := &s.Relays[i]; {
-		case !r.Runs():
-		case r.LastDelivery >= 0:
-			still = min(still, r.LastDelivery)
-		default:
-			still = min(still, r.Uptime)
-		}
-	}
+	still := undeliveredFor(s.OldestPending, s.Relays)
 	if still < buffer.LockAge {
 		return 0
 	}
 	return still
+}
+
+// undeliveredFor is for how long an event of such an age has waited without that a running relay delivered any.
+func undeliveredFor(oldest time.Duration, relays []buffer.Relay) time.Duration {
+	for i := range relays {
+		switch r := &relays[i]; {
+		case !r.Runs():
+		case r.LastDelivery >= 0:
+			oldest = min(oldest, r.LastDelivery)
+		default:
+			oldest = min(oldest, r.Uptime)
+		}
+	}
+	return oldest
 }
 
 // noRelay is the state of a sink while no relay runs that serves it.

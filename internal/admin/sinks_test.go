@@ -195,6 +195,13 @@ func TestSinkState(t *testing.T) {
 			t.Errorf("%+v is %q, want %q", s, got, want)
 		}
 	}
+	// Events that no relay gives to their sinks, while nothing is delivered.
+	for last, want := range map[time.Duration]string{70 * time.Second: "stands still 1m", time.Second: "not routed yet"} {
+		relay := buffer.Relay{RelayReport: buffer.RelayReport{LastDelivery: last}, Uptime: time.Hour}
+		if got := sinkState(&buffer.SinkStatus{Name: "*", Pending: 196, OldestPending: 2 * time.Minute}, true, []buffer.Relay{relay}); got != want {
+			t.Errorf("%v after the last delivery the state is %q, want %q", last, got, want)
+		}
+	}
 	early, late := buffer.Wait{Error: "503", Batches: 1, Early: true}, buffer.Wait{Error: "422", Batches: 1}
 	for want, waits := range map[string][]buffer.Wait{"trying sink": {early}, "retries in 4m 0s": {early, late}} {
 		if got := sinkState(&buffer.SinkStatus{Waiting: 2, Next: 4 * time.Minute, Waits: waits}, true, []buffer.Relay{{RelayReport: buffer.RelayReport{Probes: true}}}); got != want {

@@ -16,6 +16,9 @@ import (
 type Pipeline struct {
 	Name   string
 	Health Health
+	// Database is the server of the buffer, and Server that of a single sink, as scheme://host, or as the whole URL of a file. Problems of one server are one
+	// problem for people; "": they are compared by their texts only.
+	Database, Server string
 	// Inspector is the pipeline's buffer; nil: it is not asked why nothing is sent.
 	Inspector buffer.Inspector
 	// MaxWaiting is how many batches may wait before claiming stops.
@@ -40,6 +43,7 @@ type Pipeline struct {
 type Sink struct {
 	Name   string
 	Health SinkHealth
+	Server string // as that of a single sink in Pipeline
 }
 
 // Readiness tells whether progress is made. It is safe for concurrent use.

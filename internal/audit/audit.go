@@ -32,6 +32,18 @@ type Entry struct {
 	Reason string
 }
 
+// Counts reports whether Count says something: a pause has none.
+func (e *Entry) Counts() bool {
+	switch e.Action {
+	case "pause", "resume":
+		return false
+	}
+	return e.Pipeline != ""
+}
+
+// Nothing reports whether the action changed nothing.
+func (e *Entry) Nothing() bool { return e.Counts() && e.Count == 0 }
+
 // Log has the entries of this process. It is safe for concurrent use.
 type Log struct {
 	log *slog.Logger

@@ -202,7 +202,11 @@ func TestActivity(t *testing.T) {
 	b.goTo("/activity")
 	b.see("alice, console, 127.0.0.1", "the rest", "admin, admin endpoint, 127.0.0.1", "a <b>test</b>", "The program that embeds this relay has the log")
 	b.expectAccessible("activity")
-	testkit.Equal(t, "rows", value[string](b, "[...document.querySelectorAll('.list tbody tr')].map(r => [2, 3, 4, 5].map(i => r.children[i].innerText).join(' ')).join('; ')"), `discard orders 2 topic=bad.order; discard orders 1 ids=["1"]`)
+	testkit.Equal(t, "marked as nothing done", b.has("td.nothing"), false)
+	post(t, s.url+"/dead/change", url.Values{"action": {"replay"}, "pipeline": {"orders"}, "confirmed": {"1"}, "id": {"1"}}, bearer(aliceToken))
+	b.goTo("/activity")
+	b.see("What users did at this relay, ", "0 nothing done")
+	testkit.Equal(t, "rows", value[string](b, "[...document.querySelectorAll('.list tbody tr')].map(r => [2, 3, 4, 5].map(i => r.children[i].innerText).join(' ')).join('; ')"), `replay orders 0 nothing done id=1; discard orders 2 topic=bad.order; discard orders 1 ids=["1"]`)
 	if got := post(t, s.url+"/level", url.Values{"level": {"debug"}, "confirmed": {"1"}}, bearer(aliceToken)); got.StatusCode != http.StatusConflict {
 		t.Errorf("without a log of its own the relay answers %d %s", got.StatusCode, got.body)
 	}

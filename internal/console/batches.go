@@ -53,6 +53,9 @@ func (s *Console) batchRow(pipeline string, b *buffer.LiveBatch, now time.Time) 
 		LiveBatch: *b, Pipeline: pipeline, Link: "batches/" + url.PathEscape(pipeline) + "/" + b.GroupID.String(), Claimed: now.Add(-b.Age),
 		First: fmt.Sprint(b.FirstID), Why: visible([]byte(s.config.Redact(b.Error))),
 	}
+	if r.Why == "" && b.State == "waiting" && !b.Hook {
+		r.Why = "not tried yet: a relay has claimed it, and sends it once it can. While the sink does not accept events, one batch at a time is tried."
+	}
 	r.Short = shorten(r.Why, maxShownError)
 	if b.FirstUUID != uuid.Nil {
 		r.First = b.FirstUUID.String()
@@ -84,7 +87,7 @@ func (s *Console) batchRow(pipeline string, b *buffer.LiveBatch, now time.Time) 
 		r.Status, r.Class = "waits", "warn"
 	}
 	if b.State == "waiting" && strings.HasPrefix(b.Owner, buffer.RetryRequestPrefix) {
-		r.By = "an operator's request"
+		r.By = "nobody: a user asked for a retry"
 	}
 	if !b.Hook && b.Sink != buffer.Unrouted && !s.config.HidePayloads {
 		sink := map[bool]string{false: b.Sink}[b.Sink == "default"]

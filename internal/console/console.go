@@ -70,6 +70,8 @@ type Console struct {
 	// lastRelays are for the overview while the database does not answer.
 	lastRelays lastRelays
 	flashes    flashes
+	// servers are those of databases, by pipeline, and those of sinks, by PIPELINE/SINK, which is PIPELINE/ for a single one.
+	servers map[string]string
 	// deadCauses are for the overview.
 	deadCauses deadCauses
 	// rendered are the rows of the overview as they were rendered last, by id: most of them are the same a second later. Run owns it.
@@ -94,6 +96,9 @@ func New(c Config) *Console {
 		c.Log = slog.Default()
 	}
 	s := &Console{config: c, mux: http.NewServeMux(), history: newHistory(), latest: newLatest(), deadCauses: deadCauses{all: map[string]deadCause{}}, live: newLive(), level: newLogLevel(c.Level), doctor: newDoctor()}
+	if c.Source != nil {
+		s.servers = serversOf(c.Source.Pipelines())
+	}
 	assets, err := fs.Sub(assetFiles, "assets")
 	if err != nil { // cannot happen
 		panic(err)
@@ -134,6 +139,18 @@ func New(c Config) *Console {
 	return s
 }
 
+func serversOf(pipelines []admin.Pipeline) map[string]string {
+	all := map[string]string{}
+	for i := range pipelines {
+		p := &pipelines[i]
+		all[p.Name], all[p.Name+"/"] = p.Database, p.Server
+		for _, sink := range p.Sinks {
+			all[p.Name+"/"+sink.Name] = sink.Server
+		}
+	}
+	return all
+}
+
 // Use says that somebody may see the console: until then Run reads nothing.
 func (s *Console) Use() { s.inUse.Store(true) }
 
@@ -166,8 +183,9 @@ func (s *Console) denied() access.Denied {
 			case s.config.Guard.Open():
 				show(http.StatusForbidden, "the Host header is unknown; expected localhost or an IP address (or set admin.token)")(w, r)
 			case r.Method == http.MethodGet && strings.Contains(r.Header.Get("Accept"), "text/html"):
-				w.Header().Set("Location", root(r)+"login")
-				w.WriteHeader(http.StatusSeeOther)
+				redirect(w, root(r)+s.loginLink(r))
+			case r.Method == http.MethodPost && strings.Contains(r.Header.Get("Accept"), "text/html"):
+				s.loginFor(w, r)
 			default:
 				w.Header().Set("WWW-Authenticate", `Bearer realm="relay"`)
 				show(http.StatusUnauthorized, "not logged in, or the session is over; log in again")(w, r)
@@ -194,6 +212,7 @@ type page struct {
 	Section string // overview, batches, dead, doctor, try or activity
 	User    access.User
 	Session bool // somebody is logged in
+	Known   bool // somebody is, or nobody has to be
 	Version string
 	Data    any
 }
@@ -204,7 +223,7 @@ var layouts = func() map[string]*template.Template {
 	all := map[string]*template.Template{}
 	for _, name := range []string{
 		"overview", "pipeline", "batches", "batch", "batch_confirm", "dead", "dead_show", "dead_edit", "dead_edit_confirm", "dead_confirm", "try", "doctor",
-		"retry_confirm", "pause_confirm", "activity", "level_confirm", "login", "error",
+		"retry_confirm", "pause_confirm", "activity", "level_confirm", "login", "login_continue", "error",
 	} {
 		all[name] = template.Must(template.Must(base.Clone()).ParseFS(templateFiles, "templates/"+name+".html"))
 	}
@@ -264,9 +283,10 @@ func rateText(v float64) string {
 // render writes a page.
 func (s *Console) render(w http.ResponseWriter, r *http.Request, code int, name, section, title string, data any) {
 	p := page{
-		Root: root(r), Title: title, Section: section, User: access.UserOf(r.Context()), Session: !s.config.Guard.Open() && name != "login",
-		Version: s.config.Version, Data: data,
+		Root: root(r), Title: title, Section: section, User: access.UserOf(r.Context()), Version: s.config.Version, Data: data,
 	}
+	p.Session = !s.config.Guard.Open() && p.User.Name != ""
+	p.Known = p.Session || s.config.Guard.Open()
 	var body bytes.Buffer
 	if err := layouts[name].ExecuteTemplate(&body, "layout.html", p); err != nil {
 		s.config.Log.ErrorContext(r.Context(), "rendering a page of the console failed", "page", name, "error", err)

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,6 +70,33 @@ func (f deadFilter) String() string {
 		return "all"
 	}
 	return strings.Join(all, " ")
+}
+
+// Words are the conditions for people; the pipeline first.
+func (f deadFilter) Words() (all []string) {
+	all = append(all, "of all pipelines")
+	if f.Pipeline != "" {
+		all[0] = "of pipeline " + f.Pipeline
+	}
+	for _, one := range []struct{ before, is, after string }{
+		{"of sink ", f.Sink, ""}, {"of topic ", f.Topic, ""}, {"with an error that contains \"", f.Error, "\""}, {"of event ", strings.ReplaceAll(f.ID, ",", ", "), ""},
+	} {
+		if one.is != "" {
+			all = append(all, one.before+visible([]byte(one.is))+one.after)
+		}
+	}
+	died := func(value, ago, at string) {
+		switch _, err := time.ParseDuration(value); {
+		case value == "":
+		case err == nil:
+			all = append(all, fmt.Sprintf(ago, value))
+		default:
+			all = append(all, at+" "+value)
+		}
+	}
+	died(f.Newer, "that died within the last %s", "that died at or after")
+	died(f.Older, "that died more than %s ago", "that died before")
+	return all
 }
 
 // Link is the list of what the filter selects, from a page beside it.
@@ -174,7 +202,7 @@ type deadRow struct {
 // topicGroup are dead letters of one topic.
 type topicGroup struct {
 	Pipeline, Topic string
-	Count           int
+	Count           int64
 }
 
 // deadData is a list of dead letters.
@@ -186,7 +214,7 @@ type deadData struct {
 	Rows    []deadRow
 	Groups  []*admin.ErrorGroup
 	Topics  []topicGroup
-	Grouped int // how many of the newest the groups by error and topic are of
+	Grouped int64 // how many of the newest the groups by error and topic are of
 	Times   []*admin.TimeGroup
 	Days    bool // Times are days, not hours
 	Earlier bool // others died before them
@@ -232,9 +260,9 @@ func (s *Console) deadList(w http.ResponseWriter, r *http.Request) {
 	}
 	slices.SortStableFunc(newest, func(a, b buffer.DeadEvent) int { return b.DiedAt.Compare(a.DiedAt) })
 	newest = newest[:min(len(newest), deadGrouped)]
-	d.Grouped = len(newest)
+	d.Grouped = int64(len(newest))
 	var groups admin.ErrorGroups
-	topics := map[topicGroup]int{}
+	topics := map[topicGroup]int64{}
 	for i := range newest {
 		e := &newest[i]
 		groups.Add(e)
@@ -248,10 +276,7 @@ func (s *Console) deadList(w http.ResponseWriter, r *http.Request) {
 		d.Topics = append(d.Topics, t)
 	}
 	slices.SortFunc(d.Topics, func(a, b topicGroup) int {
-		if a.Count != b.Count {
-			return b.Count - a.Count
-		}
-		return strings.Compare(a.Pipeline+"\x00"+a.Topic, b.Pipeline+"\x00"+b.Topic)
+		return cmp.Or(cmp.Compare(b.Count, a.Count), strings.Compare(a.Pipeline+"\x00"+a.Topic, b.Pipeline+"\x00"+b.Topic))
 	})
 	d.addTimes(ctx, times, func(pipeline string, err error) {
 		d.Errors = append(d.Errors, s.config.Redact(pipeline+": "+err.Error()))

@@ -32,14 +32,16 @@ type deadCauses struct {
 type deadCause struct {
 	dead int64 // how many there were
 	text string
-	next time.Time
+	// error is the most frequent one of the most frequent topic.
+	error string
+	next  time.Time
 }
 
-// get says what the dead letters of a pipeline have in common; "" if it is not known.
-func (c *deadCauses) get(pipeline string) string {
+// get says what the dead letters of a pipeline have in common; its texts are "" if it is not known.
+func (c *deadCauses) get(pipeline string) deadCause {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.all[pipeline].text
+	return c.all[pipeline]
 }
 
 // due reports whether the dead letters of a pipeline have to be looked at.
@@ -58,7 +60,7 @@ func (c *deadCauses) due(p *admin.PipelineReport, now time.Time) bool {
 func (s *Console) readDeadCauses(ctx context.Context, report *admin.Report) {
 	var newer *admin.PipelineReport
 	for i := range report.Pipelines {
-		if p := &report.Pipelines[i]; s.deadCauses.due(p, time.Now()) && (newer == nil || s.deadCauses.get(newer.Name) != "" && s.deadCauses.get(p.Name) == "") {
+		if p := &report.Pipelines[i]; s.deadCauses.due(p, time.Now()) && (newer == nil || s.deadCauses.get(newer.Name).text != "" && s.deadCauses.get(p.Name).text == "") {
 			newer = p
 		}
 	}
@@ -75,7 +77,8 @@ func (s *Console) readDeadCauses(ctx context.Context, report *admin.Report) {
 		cancel()
 		cause := deadCause{dead: newer.Dead, next: time.Now().Add(max(deadCauseEvery, deadCauseShare*time.Since(began)))}
 		if err == nil {
-			cause.text = visible([]byte(s.config.Redact(deadCauseText(events, newer.Dead))))
+			cause.text, cause.error = deadCauseText(events, newer.Dead)
+			cause.text, cause.error = visible([]byte(s.config.Redact(cause.text))), s.config.Redact(cause.error)
 		} // otherwise the page of the dead letters says it
 		s.deadCauses.mu.Lock()
 		s.deadCauses.all[p.Name] = cause
@@ -83,8 +86,8 @@ func (s *Console) readDeadCauses(ctx context.Context, report *admin.Report) {
 	}
 }
 
-// deadCauseText says what the newest of dead letters have in common: the most frequent topic, and the most frequent error of it.
-func deadCauseText(newest []buffer.DeadEvent, total int64) string {
+// deadCauseText says what the newest of dead letters have in common: the most frequent topic, and the most frequent error of it, which common is.
+func deadCauseText(newest []buffer.DeadEvent, total int64) (text, common string) {
 	topics := map[string]int{}
 	top := ""
 	for i := range newest {
@@ -101,7 +104,7 @@ func deadCauseText(newest []buffer.DeadEvent, total int64) string {
 	}
 	groups := errors.Sorted()
 	if len(groups) == 0 {
-		return ""
+		return "", ""
 	}
 	of, n := "", topics[top]
 	switch all := n == len(newest); {
@@ -116,9 +119,9 @@ func deadCauseText(newest []buffer.DeadEvent, total int64) string {
 	default:
 		of = fmt.Sprintf("%d of the newest %d are of topic", n, len(newest))
 	}
-	text := fmt.Sprintf("%s %s: %s", of, shorten(top, maxShownTopic), shorten(strings.TrimSpace(groups[0].Error), maxShownError))
+	text = fmt.Sprintf("%s %s: %s", of, shorten(top, maxShownTopic), shorten(strings.TrimSpace(groups[0].Error), maxShownError))
 	if more := len(groups) - 1; more > 0 {
 		text += fmt.Sprintf(" (and %d other %s)", more, map[bool]string{true: "errors", false: "error"}[more > 1])
 	}
-	return text
+	return text, groups[0].Error
 }

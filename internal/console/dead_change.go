@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -21,6 +22,8 @@ type confirmData struct {
 	Until   []string        // PIPELINE TIME: when the newest that is counted died
 	Total   int64
 	Back    string
+	// List is the list that the user came from, and goes back to.
+	List deadFilter
 }
 
 // Unnotified is how many wait until a hook was notified of them.
@@ -45,6 +48,10 @@ func (s *Console) deadChange(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	d := confirmData{Filter: filterOf(r.PostForm), Action: act}
+	d.List = deadFilter{Pipeline: d.Filter.Pipeline, Sink: d.Filter.Sink}
+	if list, err := url.ParseQuery(r.PostForm.Get("list")); err == nil && r.PostForm.Has("list") {
+		d.List = filterOf(list)
+	}
 	if chosen := r.PostForm["chosen"]; len(chosen) > 0 { // PIPELINE ID, of a list
 		pipeline, ids, err := chosenOf(chosen)
 		if err != nil {
@@ -57,7 +64,7 @@ func (s *Console) deadChange(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	d.Filter.Closed = false
-	d.Back = "../dead?" + d.Filter.Query()
+	d.Back = "../dead?" + d.List.Query()
 	q, selected, ok := s.selection(w, r, d.Filter)
 	if !ok {
 		return
@@ -120,8 +127,7 @@ func (s *Console) deadChange(w http.ResponseWriter, r *http.Request) {
 		s.render(w, r, http.StatusOK, "dead_confirm", "dead", "Are you sure?", &d)
 		return
 	}
-	back := deadFilter{Pipeline: d.Filter.Pipeline, Sink: d.Filter.Sink}
-	redirect(w, "../dead?"+back.Query()+"&"+s.flashes.put(cmp.Or(s.closedText(ctx, act, selected, &d), doneText(act, &d)), d.Total == 0))
+	redirect(w, "../dead?"+d.List.Query()+"&"+s.flashes.put(cmp.Or(s.closedText(ctx, act, selected, &d), doneText(act, &d)), d.Total == 0))
 }
 
 // untilOf reads the times of a confirmed form, by pipeline: what died later was not in the counts that somebody confirmed. It is nil without any.

@@ -200,7 +200,7 @@ func (s *Console) checkEdited(ctx context.Context, e *buffer.DeadEvent, written 
 	if err := json.Unmarshal(written, &valid); err != nil {
 		if syntax, ok := errors.AsType[*json.SyntaxError](err); ok {
 			at := min(max(int(syntax.Offset)-1, 0), len(written))
-			return nil, fmt.Errorf("line %d: %w; expected JSON", 1+bytes.Count(written[:at], []byte("\n")), err)
+			return nil, fmt.Errorf("line %d, column %d: %w; expected JSON (look for a comma, quote or bracket that is missing or too much there or just before)", 1+bytes.Count(written[:at], []byte("\n")), at-bytes.LastIndexByte(written[:at], '\n'), err)
 		}
 		return nil, err
 	}

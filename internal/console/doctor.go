@@ -5,8 +5,10 @@ import (
 	"errors"
 	"net/http"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/outboxrelay/relay/internal/admin"
@@ -18,6 +20,9 @@ const (
 	// doctorKept is how long a diagnosis is shown before the next one is made, and doctorPause is how long users wait at least until they can have another one.
 	doctorKept  = time.Minute
 	doctorPause = 10 * time.Second
+	// doctorFirst is how long an overview is open before the first diagnosis is made for it, and doctorEvery how often another one is while it is open.
+	doctorFirst = 30 * time.Second
+	doctorEvery = 15 * time.Minute
 	// doctorTimeout bounds a diagnosis; a database or a sink that does not answer takes diagnosis.Timeout.
 	doctorTimeout = 25 * time.Second
 	// maxShownBlockers is how many vacuum blockers of a database are listed.
@@ -29,6 +34,16 @@ type doctor struct {
 	// semaphore has one token; the goroutine that has it may make a diagnosis and owns latest.
 	semaphore chan struct{}
 	latest    *doctorData
+	// note is what the overview says of latest; nil: there was no diagnosis.
+	note atomic.Pointer[doctorNote]
+}
+
+// doctorNote is what the overview says of a diagnosis.
+type doctorNote struct {
+	Summary string
+	Good    bool
+	Errors  bool
+	At      time.Time
 }
 
 func newDoctor() *doctor {
@@ -57,6 +72,8 @@ type doctorFinding struct {
 	// Of are the routes of the pipelines that it is about.
 	Of    []string
 	Error bool
+	// Also is what relays that run say of the same fact.
+	Also []string
 }
 
 type doctorBlock struct {
@@ -90,10 +107,7 @@ func (s *Console) doctorPage(w http.ResponseWriter, r *http.Request) {
 	d, again := s.doctor.latest, r.URL.Query().Get("again") != ""
 	wait := false
 	if age := time.Since(at(d)); d == nil || age > doctorKept || again && age > doctorPause {
-		d = s.diagnose(ctx)
-		if ctx.Err() == nil { // otherwise the databases and sinks did not have the time to answer
-			s.doctor.latest = d
-		}
+		d = s.newDiagnosis(ctx)
 	} else {
 		wait = again
 	}
@@ -101,6 +115,44 @@ func (s *Console) doctorPage(w http.ResponseWriter, r *http.Request) {
 	shown := *d
 	shown.Wait = wait
 	s.render(w, r, http.StatusOK, "doctor", "doctor", "Doctor", &shown)
+}
+
+// newDiagnosis makes a diagnosis and keeps it. The caller has the token of the semaphore.
+func (s *Console) newDiagnosis(ctx context.Context) *doctorData {
+	d := s.diagnose(ctx)
+	if ctx.Err() == nil { // otherwise the databases and sinks did not have the time to answer
+		s.doctor.latest = d
+		s.doctor.note.Store(&doctorNote{d.Summary, d.Good, len(d.Wrong) > 0 && d.Wrong[0].Error, d.At})
+	}
+	return d
+}
+
+// diagnosisDue reports whether the overview, which somebody has had open since a time, wants a new diagnosis.
+func (s *Console) diagnosisDue(now, watched time.Time) bool {
+	if s.config.Diagnose == nil || watched.IsZero() || now.Sub(watched) < doctorFirst {
+		return false
+	}
+	note := s.doctor.note.Load()
+	switch {
+	case note == nil:
+		return true
+	case note.Errors: // they may be of an outage that is over
+		return now.Sub(note.At) >= doctorKept
+	}
+	return now.Sub(note.At) >= doctorEvery
+}
+
+// diagnoseAgain makes a diagnosis for the overview, unless somebody else does.
+func (s *Console) diagnoseAgain(ctx context.Context) {
+	select {
+	case <-s.doctor.semaphore:
+	default:
+		return
+	}
+	defer func() { s.doctor.semaphore <- struct{}{} }()
+	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
+	defer cancel()
+	s.newDiagnosis(ctx)
 }
 
 func at(d *doctorData) time.Time {
@@ -122,9 +174,9 @@ func (s *Console) diagnose(ctx context.Context) *doctorData {
 		for _, f := range block.Findings {
 			switch f.Level {
 			case buffer.LevelError.String():
-				fails = append(fails, doctorFinding{f, block.Head, true})
+				fails = addFinding(fails, doctorFinding{Finding: f, Of: routesOf(f.Subject, block.Head), Error: true})
 			case buffer.LevelWarning.String():
-				warnings = append(warnings, doctorFinding{f, block.Head, false})
+				warnings = addFinding(warnings, doctorFinding{Finding: f, Of: routesOf(f.Subject, block.Head)})
 			default:
 				fine.Findings = append(fine.Findings, f)
 			}
@@ -133,6 +185,7 @@ func (s *Console) diagnose(ctx context.Context) *doctorData {
 			d.Fine = append(d.Fine, fine)
 		}
 	}
+	fails = withReports(fails)
 	d.Wrong = append(fails, warnings...)
 	d.Good = len(d.Wrong) == 0
 	d.Summary = countText(len(fails), "problem") + ", " + countText(len(warnings), "warning")
@@ -140,6 +193,68 @@ func (s *Console) diagnose(ctx context.Context) *doctorData {
 		d.Databases = append(d.Databases, blockerRows(&database, clean))
 	}
 	return d
+}
+
+// routesOf are the routes that a finding is about: those of one sink, or all.
+func routesOf(subject string, routes []string) []string {
+	name, ok := strings.CutPrefix(subject, "sink ")
+	if !ok {
+		return routes
+	}
+	var of []string
+	for _, route := range routes {
+		if full, _, _ := strings.Cut(route, ": "); strings.HasSuffix(full, "/"+name) {
+			of = append(of, route)
+		}
+	}
+	if of == nil {
+		return routes
+	}
+	return of
+}
+
+// addFinding adds a finding, to one of the same fact about other pipelines or sinks if there is one.
+func addFinding(all []doctorFinding, one doctorFinding) []doctorFinding {
+	fact := func(f *doctorFinding) [2]string {
+		plain := func(text string) string {
+			return strings.ReplaceAll(addressText.ReplaceAllString(urlPath.ReplaceAllString(text, "$1"), ""), f.Subject, "sink")
+		}
+		return [2]string{plain(f.Text), plain(f.Fix)}
+	}
+	isSink := func(subject string) bool { return subject == "sink" || strings.HasPrefix(subject, "sink ") }
+	for i := range all {
+		other := &all[i]
+		if isSink(one.Subject) && isSink(other.Subject) && fact(other) == fact(&one) || one.Subject == other.Subject && one.Text == other.Text && one.Fix == other.Fix {
+			if other.Subject != one.Subject {
+				other.Subject = "sink"
+			}
+			other.Of = slices.Concat(other.Of, one.Of)
+			return all
+		}
+	}
+	return append(all, one)
+}
+
+// withReports moves what relays say of a sink that doctor could not use either to the finding about that sink.
+func withReports(all []doctorFinding) (left []doctorFinding) {
+	isReport := func(f *doctorFinding) bool { return f.Subject == "relays" }
+	for i := range all {
+		one := &all[i]
+		at := -1
+		if isReport(one) {
+			at = slices.IndexFunc(all, func(f doctorFinding) bool { return !isReport(&f) && strings.Contains(one.Text, f.Text) })
+		}
+		if at >= 0 {
+			all[at].Also = append(all[at].Also, one.Text)
+		}
+	}
+	for i := range all {
+		one := &all[i]
+		if !isReport(one) || !slices.ContainsFunc(all, func(f doctorFinding) bool { return slices.Contains(f.Also, one.Text) }) {
+			left = append(left, *one)
+		}
+	}
+	return left
 }
 
 func countText(n int, one string) string {

@@ -76,7 +76,10 @@ type series struct {
 
 	at        time.Time
 	delivered map[string]int64            // by owner, at that time
+	died      map[string]int64            // by owner, at that time
 	latencies map[string]buffer.Latencies // by owner, at that time
+
+	tallies [tallies]tally // of the last minute, the newest first
 
 	// oldest is the age of the oldest pending event at that time or since, oldestBefore the one of the time before; NaN: unknown.
 	oldest, oldestBefore float32
@@ -101,6 +104,7 @@ type observation struct {
 	oldest    *float64
 	dead      int64
 	delivered map[string]int64            // by owner, since each process started
+	died      map[string]int64            // by owner, since each process started
 	latencies map[string]buffer.Latencies // by owner, since each process started
 }
 
@@ -126,13 +130,16 @@ func (h *history) add(key seriesKey, at time.Time, o observation) {
 	s.oldest = max(s.oldest, s.now.Oldest)
 	if since := at.Sub(s.at); s.at.IsZero() || since >= minInterval-time.Second/2 {
 		if !s.at.IsZero() {
-			s.now.PerSecond = float32(float64(added(s.delivered, o.delivered)) / since.Seconds())
+			delivered := added(s.delivered, o.delivered)
+			s.now.PerSecond = float32(float64(delivered) / since.Seconds())
+			copy(s.tallies[1:], s.tallies[:])
+			s.tallies[0] = tally{since, added(s.died, o.died), delivered}
 			took := addedLatencies(s.latencies, o.latencies)
 			most := s.longest(since)
 			s.now.P50, s.now.P99 = float32(took.QuantileWithin(.5, most)), float32(took.QuantileWithin(.99, most))
 		}
 		s.oldestBefore, s.oldest = s.oldest, s.now.Oldest
-		s.at, s.delivered, s.latencies = at, o.delivered, o.latencies
+		s.at, s.delivered, s.died, s.latencies = at, o.delivered, o.died, o.latencies
 	}
 	s.hour.add(at, s.now)
 	s.day.add(at, s.now)

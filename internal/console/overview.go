@@ -25,6 +25,7 @@ type row struct {
 	State               string
 	Class               string // of the state: good, bad, or "" for idle
 	Error               string // why its figures are unknown
+	Unrouted            bool   // it is of events that have no sink yet
 	Reading             bool   // they are, because they are being read
 	Pending             int64
 	Oldest              string
@@ -45,14 +46,17 @@ type renderedRow struct {
 type overviewData struct {
 	Headline string
 	Good     bool
-	Problems []problem // grouped
-	Rows     []row
-	Relays   []relayRow
-	Unknown  bool // the database does not answer: Relays are those that reported before
-	At       time.Time
-	Reading  int       // pipelines that are being read
-	Starting int       // pipelines that reach their database or sink for the first time
-	each     []problem // not grouped
+	// Attention: a pipeline stands still, or many of its events die.
+	Attention bool
+	Problems  []problem // grouped
+	Rows      []row
+	Relays    []relayRow
+	Unknown   bool // the database does not answer: Relays are those that reported before
+	At        time.Time
+	Doctor    *doctorNote // what doctor found that is not fine; nil: nothing, or it was not asked
+	Reading   int         // pipelines that are being read
+	Starting  int         // pipelines that reach their database or sink for the first time
+	each      []problem   // not grouped
 }
 
 // relayRow is a process that works on some pipelines.
@@ -77,24 +81,27 @@ func (s *Console) overviewOf(report *admin.Report, all []problem) overviewData {
 	d := overviewData{At: now, Problems: all, Relays: s.relayRows(report)}
 	d.Relays, d.Unknown = s.knownRelays(report, d.Relays, now)
 	s.live.setSince(now, d.Problems)
-	bad := map[string]string{} // the title
-	stopped := 0
+	bad := map[string]string{}     // the title
+	attention := map[string]bool{} // pipelines that need it
 	for i := range d.Problems {
-		if p := &d.Problems[i]; !p.Warning {
-			if bad[p.Pipeline] == "" {
-				stopped++
-			}
+		p := &d.Problems[i]
+		if !p.Warning {
 			bad[p.Pipeline], bad[p.Pipeline+"/"+p.Sink] = p.Title, p.Title
+		}
+		if !p.Warning || p.Deadly {
+			attention[p.Pipeline] = true
 		}
 	}
 	s.addRows(&d, report, bad, now)
 	total := len(report.Pipelines) + len(report.Errors) + d.Reading
 	switch {
-	case stopped > 0:
-		d.Headline = fmt.Sprintf("%d of %d %s.", stopped, total, map[bool]string{true: "pipelines need attention", false: "pipelines needs attention"}[stopped > 1])
+	case len(attention) > 0:
+		d.Attention = true
+		d.Headline = fmt.Sprintf("%d of %d %s.", len(attention), total, map[bool]string{true: "pipelines need attention", false: "pipelines needs attention"}[len(attention) > 1])
 		if total == 1 {
 			d.Headline = "The pipeline needs attention."
 		}
+		d.Headline = strings.TrimSpace(d.Headline + " " + s.deathsText(d.Problems))
 	case d.Reading > 0:
 		d.Headline = fmt.Sprintf("Reading the status of %d %s …", d.Reading, map[bool]string{true: "pipelines", false: "pipeline"}[d.Reading > 1])
 	case d.Starting > 0:
@@ -107,12 +114,47 @@ func (s *Console) overviewOf(report *admin.Report, all []problem) overviewData {
 	default:
 		d.Headline, d.Good = "Everything works.", true
 	}
+	if note := s.doctor.note.Load(); note != nil && !note.Good && len(attention) == 0 {
+		d.Doctor, d.Good = note, false
+	}
 	d.each = d.Problems
 	d.Problems = grouped(d.Problems)
 	if len(d.Problems) > maxProblems {
 		d.Problems = d.Problems[:maxProblems]
 	}
 	return d
+}
+
+// deathsText says of which pipeline the largest share becomes dead letters; "" of none.
+func (s *Console) deathsText(all []problem) string {
+	var (
+		worst tally
+		name  string
+		more  int
+	)
+	for i := range all {
+		p := &all[i]
+		if p.Key != keyDead {
+			continue
+		}
+		of := s.history.deaths(seriesKey{pipeline: p.Pipeline})
+		if !of.many() {
+			continue
+		}
+		if name != "" {
+			more++
+		}
+		if name == "" || of.share() > worst.share() {
+			worst, name = of, p.Pipeline
+		}
+	}
+	switch {
+	case name == "":
+		return ""
+	case more > 0:
+		return fmt.Sprintf("Events become dead letters: %s of %s, and some of %d more.", worst.percent(), name, more)
+	}
+	return fmt.Sprintf("Events become dead letters: %s of %s.", worst.percent(), name)
 }
 
 // pausedText says how many of all pipelines are paused, or else how many sinks; "" if none is.
@@ -175,7 +217,7 @@ func (s *Console) addRows(d *overviewData, report *admin.Report, bad map[string]
 		if starting[e.Name] && bad[e.Name] == "" {
 			continue // as if it were being read
 		}
-		add(e.Name, []row{{ID: "row-" + e.Name, Pipeline: e.Name, Link: pipelineLink(e.Name), State: "unknown", Class: "bad", Error: e.Error}})
+		add(e.Name, []row{{ID: "row-" + e.Name, Pipeline: e.Name, Link: pipelineLink(e.Name), State: "unknown", Class: "bad", Error: "its database does not work: see above"}})
 	}
 	for _, name := range order {
 		rows := of[name]
@@ -216,13 +258,49 @@ func (s *Console) rowsOf(p *admin.PipelineReport, bad map[string]string, now tim
 		of := &p.Sinks[i]
 		one := row{
 			ID: "row-" + p.Name + "/" + of.Name, Pipeline: p.Name, Sink: of.Name, Link: pipelineLink(p.Name), Pending: of.Pending, Oldest: admin.Oldest(of.Pending, of.OldestPendingSeconds, "–"),
-			Dead: of.Dead, DeadLink: deadLink(p.Name, of.Name), IsSink: true,
+			Dead: of.Dead, DeadLink: deadLink(p.Name, of.Name), IsSink: true, Unrouted: of.Name == buffer.Unrouted,
 		}
 		one.State, one.Class = state(of.State, p.Name+"/"+of.Name)
 		s.addFigures(&one, seriesKey{p.Name, of.Name}, now)
 		rows = append(rows, one)
 	}
+	if p.State == "" {
+		rows[0].State, rows[0].Class = sinksState(rows[1:])
+	}
+	for i := range rows {
+		if of := s.history.deaths(seriesKey{p.Name, rows[i].Sink}); of.many() && rows[i].Class != "bad" {
+			rows[i].State, rows[i].Class = rows[i].State+", "+of.percent()+" die", "bad"
+		}
+	}
 	return rows
+}
+
+// sinksState is the state of a pipeline of several sinks: that of the sink that is worst off.
+func sinksState(sinks []row) (text, class string) {
+	rank := func(r *row) int {
+		return map[string]int{"bad": 3, "warn": 2, "good": 1}[r.Class]
+	}
+	var worst *row
+	same := 0 // that are as bad
+	for i := range sinks {
+		switch one := &sinks[i]; {
+		case worst == nil || rank(one) > rank(worst):
+			worst, same = one, 1
+		case rank(one) == rank(worst):
+			same++
+		}
+	}
+	switch {
+	case worst == nil:
+		return "", ""
+	case worst.Class == "good" || worst.Class == "" && !worst.Unrouted && same == len(sinks):
+		return worst.State, worst.Class
+	case same > 1:
+		return fmt.Sprintf("%d of %d sinks %s", same, len(sinks), map[bool]string{true: "stand still", false: "wait"}[worst.Class == "bad"]), worst.Class
+	case worst.Unrouted:
+		return worst.State, worst.Class
+	}
+	return worst.Sink + ": " + worst.State, worst.Class
 }
 
 // addFigures adds what the history knows.
@@ -294,7 +372,7 @@ func sparkline(values []float32) template.HTML {
 	return template.HTML(`<svg viewBox="0 0 120 24" aria-hidden="true"><path d="` + path.String() + `"/></svg>`) //nolint:gosec // numbers only
 }
 
-// relayRows are the processes that work on the pipelines, those that run first; a process once.
+// relayRows are the processes that work on the pipelines, those that run first, and in an order that stays; a process once.
 func (s *Console) relayRows(report *admin.Report) []relayRow {
 	var (
 		rows []relayRow
@@ -322,15 +400,21 @@ func (s *Console) relayRows(report *admin.Report) []relayRow {
 			}
 		}
 	}
-	running := rows[:0:0]
-	for _, wanted := range []bool{true, false} {
-		for _, one := range rows {
-			if one.Running == wanted {
-				running = append(running, one)
-			}
-		}
+	slices.SortFunc(rows, func(a, b relayRow) int {
+		return cmp.Or(first(a.Running, b.Running), first(a.This, b.This), cmp.Compare(a.Process, b.Process))
+	})
+	return rows
+}
+
+// first sorts true before false.
+func first(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case a:
+		return -1
 	}
-	return running
+	return 1
 }
 
 // lastRelays are the processes that reported last.

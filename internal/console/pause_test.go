@@ -44,8 +44,10 @@ func TestPause(t *testing.T) {
 	b.see("audit: paused", "Resume sink audit")
 	b.goTo("/")
 	b.see("1 sink is paused.", "bus/audit: paused")
+	b.see("audit: paused") // the row of the pipeline says which sink
 	b.goTo("/activity")
 	b.see("pause", "resume", "sink audit", "the <b>CRM</b> moves")
+	b.see("Paused now, at whichever relay or by whichever command")
 
 	as := func(r *http.Request) { r.Header.Set("Authorization", "Bearer "+token) }
 	got := post(t, s.url+"/pipelines/bus/pause", url.Values{"sink": {"crm"}, "confirmed": {"1"}}, as)

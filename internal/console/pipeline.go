@@ -22,6 +22,7 @@ type pipelineData struct {
 	Rows     []row
 	Sinks    []string // with a history of their own; "" is the pipeline's
 	Waiting  int64    // batches
+	Waits    []waitGroup
 	Pauses   []pauseTarget
 	Done     flash // what was done just now
 }
@@ -48,7 +49,7 @@ func (s *Console) pipeline(w http.ResponseWriter, r *http.Request) {
 	for i := range report.Pipelines {
 		if report.Pipelines[i].Name == name {
 			d.Report = &report.Pipelines[i]
-			d.Waiting = d.Report.Batches.Waiting
+			d.Waiting, d.Waits = d.Report.Batches.Waiting, waitGroups(d.Report)
 			d.Pauses = pauseTargets(d.Report)
 			for _, sink := range d.Report.Sinks {
 				d.Sinks = append(d.Sinks, sink.Name)

@@ -24,8 +24,17 @@ type problem struct {
 	Fix string
 	// Link leads to a page about it, from the overview, and LinkText says which; "" if none does.
 	Link, LinkText string
-	// Others are more pipelines, or sinks, with the same problem; see grouped.
-	Others []string
+	// Server is the one that is to blame, if there is one: problems of one server are one problem; see grouped.
+	Server string
+	// Others are the same problem of more pipelines, or sinks.
+	Others []problem
+	// Now is what happens at the moment; "" if the title says it.
+	Now string
+	// Said is the error alone, if Detail has more, and Refuses: the sink refuses some events, and accepts others. See merged.
+	Said    string
+	Refuses bool
+	// Deadly: so many events become dead letters that somebody should look now.
+	Deadly bool
 	// Key finds the problem in the next report if its title changes; such a problem has a page of its own and is never grouped.
 	Key string
 	// Cause finds it, too, if Key is "": a sink that refuses some events is called one thing and another from one second to the next.
@@ -51,45 +60,11 @@ func (p *problem) Name() string {
 	return p.Pipeline + "/" + p.Sink
 }
 
-// maxNamed is how many pipelines a group of problems names.
-const maxNamed = 5
-
-// Named are the pipelines with the problem: "orders, bills and 12 more".
-func (p *problem) Named() string {
-	all := append([]string{p.Name()}, p.Others...)
-	switch more := len(all) - maxNamed; {
-	case len(all) == 1:
-		return all[0]
-	case more > 0:
-		return fmt.Sprintf("%s and %d more", strings.Join(all[:maxNamed], ", "), more)
-	}
-	return strings.Join(all[:len(all)-1], ", ") + " and " + all[len(all)-1]
-}
-
-// grouped makes one problem of those with the same cause: what is wrong and what a server said about it are the same, byte for byte. It is as old as
-// the oldest of them, and leads to the page of the first.
-func grouped(all []problem) []problem {
-	at := map[[2]string]int{}
-	groups := make([]problem, 0, len(all))
-	for i := range all {
-		one := all[i]
-		cause := [2]string{one.Title, one.Detail}
-		k, known := at[cause]
-		if !known || one.Detail == "" || one.Key != "" { // nobody said why, or it has a page of its own
-			at[cause] = len(groups)
-			groups = append(groups, one)
-			continue
-		}
-		group := &groups[k]
-		group.Others = append(group.Others, one.Name())
-		if one.Since.Before(group.Since) {
-			group.Since = one.Since
-		}
-	}
-	return groups
-}
-
-const titlePaused = "paused"
+const (
+	titlePaused = "paused"
+	titleWaits  = "batches wait for a retry"
+	keyDead     = "dead letters"
+)
 
 // removeMany is how to remove a burst of bad events.
 const removeMany = "To remove many (PostgreSQL): pause the pipeline, wait until nothing is leased, move the bad events into a table of your own in one transaction, and resume."
@@ -171,7 +146,7 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 		if starting[e.Name] && databases[e.Name] == "" {
 			continue
 		}
-		all = append(all, problem{Pipeline: e.Name, Title: one.title, Detail: cmp.Or(databases[e.Name], e.Error), Alone: one.alone, Do: one.do}) // the former says more: which file has changed since the start
+		all = append(all, problem{Pipeline: e.Name, Server: s.servers[e.Name], Title: one.title, Detail: cmp.Or(databases[e.Name], e.Error), Alone: one.alone, Do: one.do}) // the former says more: which file has changed since the start
 	}
 	for _, of := range reasons {
 		for _, n := range of {
@@ -187,15 +162,18 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 				continue // the transaction is the cause
 			}
 			found := problem{
-				Pipeline: n.Pipeline, Sink: n.Sink, Title: one.title, Detail: s.config.Redact(n.Err.Error()), Alone: one.alone, Do: one.do,
-				Link: pipelineLink(n.Pipeline), LinkText: "what waits",
+				Pipeline: n.Pipeline, Sink: n.Sink, Server: s.servers[n.Pipeline+"/"+n.Sink], Title: one.title, Detail: s.config.Redact(n.Err.Error()), Alone: one.alone, Do: one.do,
+				Link: pipelineLink(n.Pipeline) + waitsAnchor, LinkText: "what waits",
+			}
+			if n.Class == buffer.NotReadySink && s.othersDeliver(report, n.Pipeline, n.Sink) {
+				found.Warning, found.Title = true, found.Title+" for this relay, another one delivers"
 			}
 			if n.Class == buffer.NotReadyDatabase || n.Class == buffer.NotReadyStalled {
 				found.Link, found.LinkText = "doctor", "what doctor finds"
 			}
 			found.Cause = causeOf(n.Class)
 			if n.Kind == buffer.KindSome {
-				found.Link, found.LinkText = deadLink(n.Pipeline, n.Sink), "which topics and errors"
+				found.Link, found.LinkText, found.Refuses = deadLink(n.Pipeline, n.Sink), "which topics and errors", true
 			}
 			all = append(all, found)
 		}
@@ -203,16 +181,87 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 	for i := range report.Pipelines {
 		all = append(all, s.pipelineProblems(&report.Pipelines[i], notReady)...)
 	}
-	slices.SortStableFunc(all, func(a, b problem) int {
-		switch {
-		case a.Warning == b.Warning:
-			return 0
-		case a.Warning:
-			return 1
-		}
-		return -1
-	})
+	all = merged(all)
+	for i := range all {
+		all[i].Detail = distinctLines(all[i].Detail)
+	}
+	slices.SortStableFunc(all, func(a, b problem) int { return a.rank() - b.rank() })
 	return all
+}
+
+// rank is where a problem stands: the lowest first.
+func (p *problem) rank() int {
+	switch {
+	case !p.Warning:
+		return 0
+	case p.Deadly:
+		return 1
+	case p.Undated: // the relay continues
+		return 3
+	}
+	return 2
+}
+
+// othersDeliver reports whether a relay of another process is ready to deliver to a sink, for which nothing waits.
+func (s *Console) othersDeliver(report *admin.Report, pipeline, sink string) bool {
+	for i := range report.Pipelines {
+		p := &report.Pipelines[i]
+		if p.Name != pipeline {
+			continue
+		}
+		pending := p.Pending
+		for k := range p.Sinks {
+			if p.Sinks[k].Name == sink {
+				pending = p.Sinks[k].Pending
+			}
+		}
+		return pending == 0 && slices.ContainsFunc(p.Relays, func(r admin.RelayReport) bool {
+			return r.Running && r.Sink == sink && r.NotReady == "" && !s.isThis(r.Owner)
+		})
+	}
+	return false
+}
+
+// isThis reports whether an owner is of this process.
+func (s *Console) isThis(owner string) bool { return strings.HasPrefix(owner, s.config.Process+"/") }
+
+// merged makes one problem of a pipeline's dead letters and of what its sink says to the events that become some.
+func merged(all []problem) []problem {
+	at := map[string]int{}
+	for i := range all {
+		if all[i].Key == keyDead {
+			at[all[i].Pipeline] = i
+		}
+	}
+	isMerged := make([]bool, len(all))
+	for i := range all {
+		one := &all[i]
+		k, found := at[one.Pipeline]
+		if !found || i == k {
+			continue
+		}
+		dead := &all[k]
+		switch {
+		case one.Refuses:
+			dead.Deadly = dead.Deadly || !one.Warning
+			if said := causeOfText(one.Detail); dead.Said == "" || !strings.Contains(said, causeOfText(dead.Said)) {
+				dead.Detail = strings.TrimSpace(dead.Detail + "\n" + one.Detail)
+			}
+			dead.Alone, dead.Do = one.Alone, one.Do
+		case one.Title == titleWaits && dead.Said != "" && causeOfText(one.Said) == causeOfText(dead.Said):
+			dead.Now = strings.TrimSpace(dead.Now + " " + strings.TrimSuffix(one.Detail, ": "+one.Said) + ".")
+		default:
+			continue
+		}
+		isMerged[i] = true
+	}
+	left := all[:0:0]
+	for i := range all {
+		if !isMerged[i] {
+			left = append(left, all[i])
+		}
+	}
+	return left
 }
 
 // problemOf is what a reason of a kind, or else of its class, means.
@@ -242,6 +291,9 @@ func blockerTitle(b *admin.BlockerReport) string {
 	return "a " + b.Kind + " blocks vacuum"
 }
 
+// waitsAnchor is where the page of a pipeline says what waits.
+const waitsAnchor = "#waits"
+
 func pipelineLink(name string) string { return "pipelines/" + url.PathEscape(name) }
 
 // pipelineProblems are those that the database tells of. notReady names what is not ready in this process.
@@ -250,22 +302,30 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 		one.Pipeline = p.Name
 		all = append(all, one)
 	}
+	elsewhere := map[string]int{} // where a sink that is not ready in another process is
 	for _, r := range p.Relays {
-		if r.Running && r.NotReady != "" && !strings.HasPrefix(r.Owner, s.config.Process+"/") && !notReady[p.Name+"/"+r.Sink] && (p.LockedBy == nil || r.NotReadyKind != buffer.NotReadyStalled) {
-			of := problemOf(r.NotReadyKind, r.NotReadyClass)
-			title := "another relay makes no progress: " + cmp.Or(of.title, "see its log")
-			if r.NotReadyKind == buffer.KindSome { // it makes progress with the others: the same is true of the sink whichever relay says so
-				add(problem{
-					Sink: r.Sink, Title: of.title, Detail: process(r.Owner) + ": " + r.NotReady, Cause: causeOf(r.NotReadyClass), Alone: of.alone, Do: of.do, Warning: true,
-					Link: deadLink(p.Name, r.Sink), LinkText: "which topics and errors",
-				})
+		if !r.Running || r.NotReady == "" || s.isThis(r.Owner) || notReady[p.Name+"/"+r.Sink] || p.LockedBy != nil && r.NotReadyKind == buffer.NotReadyStalled {
+			continue
+		}
+		of := problemOf(r.NotReadyKind, r.NotReadyClass)
+		one := problem{
+			Sink: r.Sink, Server: s.servers[p.Name+"/"+r.Sink], Title: of.title, Detail: process(r.Owner) + ": " + r.NotReady, Cause: causeOf(r.NotReadyClass), Alone: of.alone, Do: of.do, Warning: true,
+		}
+		if r.NotReadyKind == buffer.KindSome { // it makes progress with the others: the same is true of the sink whichever relay says so
+			one.Link, one.LinkText, one.Refuses = deadLink(p.Name, r.Sink), "which topics and errors", true
+		} else {
+			one.Title = "another relay makes no progress: " + cmp.Or(of.title, "see its log")
+			one.Alone, one.Do = strings.TrimSpace("This relay does its work, as far as it can. "+of.alone), cmp.Or(of.do, "Look at the log of that process.")
+		}
+		if k, known := elsewhere[r.Sink]; known {
+			if all[k].Title == one.Title {
+				all[k].Detail = process(r.Owner) + ", " + all[k].Detail
 				continue
 			}
-			add(problem{
-				Sink: r.Sink, Title: title, Detail: process(r.Owner) + ": " + r.NotReady, Cause: causeOf(r.NotReadyClass),
-				Alone: strings.TrimSpace("This relay does its work, as far as it can. " + of.alone), Do: cmp.Or(of.do, "Look at the log of that process."), Warning: true,
-			})
+		} else {
+			elsewhere[r.Sink] = len(all)
 		}
+		add(one)
 	}
 	paused := map[string]bool{} // by sink
 	for i := range p.Pauses {
@@ -280,17 +340,20 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 	if p.ClaimingStopped != "" {
 		add(problem{
 			Title: "claiming stopped", Detail: p.ClaimingStopped, Alone: "Claiming continues when fewer batches wait. New events stay in the table.",
-			Do: "Find out why the batches wait.", Link: pipelineLink(p.Name), LinkText: "what waits",
+			Do: "Find out why the batches wait.", Link: pipelineLink(p.Name) + waitsAnchor, LinkText: "what waits",
 		})
 	}
 	waits := func(sink string, waits []admin.WaitReport) {
 		if notReady[p.Name+"/"+sink] || paused[""] || paused[sink] { // what waits is not tried while it is paused
 			return
 		}
+		if k, known := elsewhere[sink]; known && !all[k].Refuses { // for that reason
+			return
+		}
 		for _, w := range waits {
 			add(problem{
-				Sink: sink, Title: "batches wait for a retry", Detail: w.Text(), Warning: true, Cause: buffer.NotReadyRefusing,
-				Alone: "They are sent again by themselves.", Do: "Read the error: the sink said so, or a program or projection of yours failed.", Link: pipelineLink(p.Name), LinkText: "what waits",
+				Sink: sink, Server: s.servers[p.Name+"/"+sink], Title: titleWaits, Detail: w.Text(), Warning: true, Cause: buffer.NotReadyRefusing, Said: w.Error,
+				Alone: "They are sent again by themselves.", Do: "Read the error: the sink said so, or a program or projection of yours failed.", Link: pipelineLink(p.Name) + waitsAnchor, LinkText: "what waits",
 			})
 			return
 		}
@@ -336,9 +399,11 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 		}
 	}
 	if p.Dead > 0 {
+		deaths := s.history.deaths(seriesKey{pipeline: p.Name})
+		cause := s.deadCauses.get(p.Name)
 		add(problem{
 			Title: fmt.Sprintf("%s dead letter%s", admin.Count(p.Dead), map[bool]string{true: "", false: "s"}[p.Dead == 1]), Warning: true,
-			Key: "dead letters", Detail: s.deadCauses.get(p.Name),
+			Key: keyDead, Detail: cause.text, Said: cause.error, Now: deaths.text(), Deadly: deaths.many(),
 			Alone: "Nothing: they stay until somebody replays or discards them.", Do: "See which errors and topics they have, correct the cause, then replay them.",
 			Link: "dead?pipeline=" + url.QueryEscape(p.Name), LinkText: "errors and topics",
 		})

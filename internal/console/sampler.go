@@ -2,6 +2,7 @@ package console
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/outboxrelay/relay/internal/admin"
@@ -18,7 +19,10 @@ func (s *Console) Run(ctx context.Context) error {
 	defer s.live.close()
 	tick := time.NewTicker(liveEvery)
 	defer tick.Stop()
+	var background sync.WaitGroup
+	defer background.Wait()
 	var (
+		watched time.Time // since when, zero: not
 		sampled time.Time
 		asked   bool // by a page
 	)
@@ -41,6 +45,15 @@ func (s *Console) Run(ctx context.Context) error {
 			if s.live.watched() {
 				s.live.publish(s.overviewParts(ctx, &report, all))
 			}
+		}
+		switch now := time.Now(); {
+		case !s.live.watched():
+			watched = time.Time{}
+		case watched.IsZero():
+			watched = now
+		case s.diagnosisDue(now, watched):
+			watched = now // the next one is not due at once if this one fails
+			background.Go(func() { s.diagnoseAgain(ctx) })
 		}
 		select {
 		case <-ctx.Done():
@@ -71,11 +84,11 @@ func (s *Console) sample(now time.Time, report *admin.Report) {
 
 // relays adds what the running relays report of some sinks.
 func (o *observation) relays(p *admin.PipelineReport, of func(sink string) bool) {
-	o.delivered, o.latencies = map[string]int64{}, map[string]buffer.Latencies{}
+	o.delivered, o.died, o.latencies = map[string]int64{}, map[string]int64{}, map[string]buffer.Latencies{}
 	for i := range p.Relays {
 		if r := &p.Relays[i]; r.Running && of(r.Sink) {
 			key := r.Owner + " " + r.Sink
-			o.delivered[key], o.latencies[key] = r.Delivered, r.Latencies
+			o.delivered[key], o.died[key], o.latencies[key] = r.Delivered, r.Dead, r.Latencies
 		}
 	}
 }

@@ -60,7 +60,7 @@ func TestSession_Expired(t *testing.T) {
 	}
 	b.expectAccessibleAs("session-over", "light", 400)
 	b.click("[data-live] a")
-	b.see("Log in", "admin.token")
+	b.see("The session is over; log in again.", "admin.token")
 
 	b.setCookie(session())
 	b.goTo("/dead/orders/1")
@@ -70,10 +70,35 @@ func TestSession_Expired(t *testing.T) {
 	b.click("main button[value=discard]")
 	b.see("not logged in, or the session is over; log in again")
 	testkit.Equal(t, "open dead letters", s.count(t, "SELECT count(*) FROM outbox_dead_letters WHERE closed_at IS NULL"), 2)
-	b.goTo("/dead/orders/1")
-	b.see("Log in", "admin.token")
-	b.logIn()
+	if text := b.text(); strings.Contains(text, "Log out") || strings.Contains(text, "Overview") {
+		t.Errorf("nobody is logged in, and the page offers\n%s", text)
+	}
+	b.goTo("/dead?topic=bad.order&pipeline=orders")
+	b.see("The session is over; log in again.", "admin.token")
+	b.do(chromedp.SendKeys(chromedp.Search("[name=token]"), token+"\r"))
+	b.see("All 2, the last to die first")
+	testkit.Equal(t, "where the login leads to", value[string](b, "location.pathname + location.search"), "/dead?topic=bad.order&pipeline=orders")
+
+	b.goTo("/dead/orders/1/edit")
+	b.set("textarea", `{"n": "</textarea><script>document.title='pwned'</script>", "typed": true}`)
+	b.setCookie(expired)
+	b.click("main form button")
+	b.see("Nothing was changed", "What you wrote: text", `"typed": true`)
+	b.expectAccessible("edit-expired")
+	b.do(chromedp.SendKeys(chromedp.Search("[name=token]"), "wrong\r"))
+	b.see("This token is unknown", `"typed": true`)
+	b.do(chromedp.SendKeys(chromedp.Search("[name=token]"), token+"\r"))
+	b.see("You are logged in", `"typed": true`)
+	b.expectAccessible("login-continue")
+	b.click("main form button")
+	b.see("Replay event 1 with this payload and these headers?", `"typed": true`)
+	testkit.Equal(t, "title", strings.Contains(value[string](b, "document.title"), "pwned"), false)
+	b.goTo("/")
 	b.see("Live", "2 dead letters")
+	for _, to := range []string{"https://evil.example/", "//evil.example/", "/\\evil.example", "\\\\evil.example", "../../x", "javascript:alert(1)"} {
+		got := post(t, s.url+"/login", url.Values{"token": {token}, "to": {to}})
+		testkit.Equal(t, "a login to "+to+" leads to", got.Header.Get("Location"), "./")
+	}
 	b.expectQuietBut("401")
 }
 

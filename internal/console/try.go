@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -45,17 +44,23 @@ type triedRequest struct {
 // triedFate is what becomes of an event.
 type triedFate struct{ Event, Text, Class string }
 
+// tryTarget is a pipeline, or one of its several sinks, that the page offers.
+type tryTarget struct {
+	Value    string // PIPELINE, or PIPELINE/SINK
+	Selected bool
+}
+
 // tryData is what the page shows.
 type tryData struct {
 	tryForm
-	Names, Sinks []string
-	Asked        bool
-	Error        string
-	Hidden       bool
-	Notes        []string
-	Requests     []triedRequest
-	Answered     string // what happens to all events together
-	Fates        []triedFate
+	Targets  []tryTarget
+	Asked    bool
+	Error    string
+	Hidden   bool
+	Notes    []string
+	Requests []triedRequest
+	Answered string // what happens to all events together
+	Fates    []triedFate
 }
 
 // tryLink is the page for the next events, or for those of a dead letter.
@@ -75,12 +80,18 @@ func (s *Console) tryIt(w http.ResponseWriter, r *http.Request) {
 	// A link runs no program on what it brings: only a request that is safe against others' pages, of a user who may change something, does.
 	posted := func(name string) string { return strings.TrimSpace(r.PostForm.Get(name)) }
 	d := tryData{tryForm: tryForm{get("pipeline"), get("sink"), get("dead"), get("batch"), posted("pasted"), posted("status"), posted("body")}, Asked: r.Form.Get("show") != "", Hidden: s.config.HidePayloads}
-	for _, p := range s.config.Previews {
-		d.Names = append(d.Names, p.Name())
-		d.Sinks = append(d.Sinks, p.Sinks()...)
+	if of := get("of"); of != "" { // the form names both in one field
+		d.Pipeline, d.Sink, _ = strings.Cut(of, "/")
 	}
-	slices.Sort(d.Sinks)
-	d.Sinks = slices.Compact(d.Sinks)
+	for _, p := range s.config.Previews {
+		sinks := p.Sinks()
+		if sinks == nil {
+			d.Targets = append(d.Targets, tryTarget{p.Name(), p.Name() == d.Pipeline})
+		}
+		for i, name := range sinks {
+			d.Targets = append(d.Targets, tryTarget{p.Name() + "/" + name, p.Name() == d.Pipeline && (name == d.Sink || d.Sink == "" && i == 0)})
+		}
+	}
 	code := http.StatusOK
 	if d.Asked {
 		if err := s.try(r.Context(), &d); err != nil {
@@ -120,6 +131,10 @@ func (s *Console) try(ctx context.Context, d *tryData) error {
 				events[i].CreatedAt = time.Now()
 			}
 		}
+	case s.config.HidePayloads && d.Status != "" && d.Dead == "" && d.Batch == "":
+		if events, err = example(p, d); err != nil {
+			return err
+		}
 	case s.config.HidePayloads:
 		return errors.New("admin.payloads is false, so events of the database are not shown; paste one")
 	case d.Dead != "":
@@ -145,7 +160,11 @@ func (s *Console) try(ctx context.Context, d *tryData) error {
 			return errors.New("none of the batch's events is left")
 		}
 	case events == nil:
-		result, err = p.Next(ctx, d.Sink, triedNext)
+		if result, err = p.Next(ctx, d.Sink, triedNext); err == nil && d.Status != "" && result.Events == 0 {
+			if events, err = example(p, d); err == nil {
+				result, err = p.Events(ctx, d.Sink, events)
+			}
+		}
 	default:
 		result, err = p.Events(ctx, d.Sink, events)
 	}
@@ -166,6 +185,16 @@ func (s *Console) try(ctx context.Context, d *tryData) error {
 	}
 	s.addAnswered(d, &answered)
 	return nil
+}
+
+// example returns an event to try an answer with, and says so.
+func example(p preview.Pipeline, d *tryData) ([]outbox.Event, error) {
+	e, err := p.Example(d.Sink)
+	if err != nil {
+		return nil, err
+	}
+	d.Notes = append(d.Notes, "The answer is tried with an example event. Paste one of yours to see its own request.")
+	return []outbox.Event{e}, nil
 }
 
 // addTried adds the requests, without secrets.

@@ -95,7 +95,7 @@ func TestEdit(t *testing.T) {
 	b.expectAccessible("edit")
 	b.set("textarea", `{"n": 1`)
 	b.click("main form button")
-	b.see("line 1:", "expected JSON")
+	b.see("line 1, column 7:", "expected JSON")
 	b.set("textarea", `{ "n": 1 }`)
 	b.click("main form button")
 	b.see("Nothing is changed yet.")
@@ -184,4 +184,31 @@ func TestTry_Hidden(t *testing.T) {
 	if got := get(t, s.url+"/try", bearer(wallToken)); got.StatusCode != http.StatusOK || strings.Contains(got.body, "textarea") {
 		t.Errorf("a read-only user sees %d %s", got.StatusCode, got.body)
 	}
+}
+
+// TestTry_AnswerAlone: what an answer means is said without an event, and each pipeline offers its own sinks.
+func TestTry_AnswerAlone(t *testing.T) {
+	t.Parallel()
+	s := open(t, `
+  - name: bus
+    source: {url: "sqlite://%s/bus.db"}
+    sinks:
+      - {name: log, url: "file://%s/log.ndjson"}
+      - {name: hook, url: "http://127.0.0.1:9/hook", match: ["audit.#"]}
+`)
+	b := newTab(t, s)
+	b.logIn()
+	b.goTo("/try")
+	testkit.Equal(t, "choices", value[string](b, "[...document.querySelectorAll('[name=of] option')].map(e => e.value).join(' ')"), "orders bus/log bus/hook")
+	b.set("[name=status]", "422")
+	b.set("[name=body]", `{"message": "no"}`)
+	b.click(".try button")
+	b.see("What the answer means", "The event is rejected", "tried with an example event")
+	b.set("[name=of]", "bus/hook")
+	b.click(".try button")
+	b.see(`"topic": "audit.example"`, "What the answer means")
+	testkit.Equal(t, "choice that stays", value[string](b, "document.querySelector('[name=of]').value"), "bus/hook")
+	b.expectAccessible("try-answer-alone")
+	testkit.Equal(t, "an error is shown", b.has(".bad[role=alert]"), false)
+	b.expectQuiet()
 }

@@ -167,3 +167,39 @@ func TestLogLevel_Browser(t *testing.T) {
 	testkit.Equal(t, "level", level.Level(), slog.LevelDebug)
 	b.expectQuietBut("live")
 }
+
+// TestNarrow: on a phone the count of dead letters is seen without scrolling, and a table that goes on says so.
+func TestNarrow(t *testing.T) {
+	t.Parallel()
+	s := open(t, `
+  - name: shipments
+    source: {url: "sqlite://%s/shipments.db"}
+    sinks:
+      - {name: warehouse, url: "file://%s/warehouse.ndjson"}
+      - {name: audit, url: "file://%s/audit.ndjson", match: ["audit.#"]}
+`)
+	_, err := s.db.ExecContext(t.Context(), `WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 1985)
+		INSERT INTO outbox_dead_letters (pipeline, event_id, topic, payload, created_at, group_id, attempts, error, died_at)
+		SELECT 'orders', i, 'bad.order', '1', '2026-01-02T03:04:05.123Z', '0198c0de-0000-7000-8000-' || printf('%012d', i), 3, 'no such tenant', '2026-01-02T03:04:05.123Z' FROM n`)
+	testkit.NoError(t, err)
+	s.waiting(t)
+	b := newTab(t, s)
+	b.do(chromedp.EmulateViewport(390, 844))
+	b.logIn()
+	b.see("1,985 dead letters", "orders: sink unavailable", "sink down", "idle")
+	hidden := func(selector string) string {
+		return value[string](b, fmt.Sprintf("[...document.querySelectorAll(%q)].filter(e => getComputedStyle(e).display != 'none' && e.getBoundingClientRect().right > e.closest('.scroll').getBoundingClientRect().right + 1).map(e => e.innerText).join(' | ')", selector))
+	}
+	testkit.Equal(t, "cells of the overview beyond the edge", hidden(".figures th, .figures td"), "")
+	b.expectAccessibleAs("narrow-overview", "dark", 390)
+	b.do(chromedp.EmulateViewport(390, 844))
+	b.goTo("/dead")
+	b.see("The newest 100 of 1,985")
+	testkit.Equal(t, "cells of the list beyond the edge", hidden(".list th, .list td"), "")
+	b.expectAccessibleAs("narrow-dead", "light", 390)
+	b.do(chromedp.EmulateViewport(300, 844))
+	b.goTo("/batches")
+	b.see("All 1, the last claimed first", "more to the right")
+	b.expectAccessibleAs("narrow-batches", "light", 390)
+	b.expectQuiet()
+}

@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 
 	"go.opentelemetry.io/otel/trace"
@@ -87,7 +88,7 @@ func Open(cfg *config.Config, c Config) (*Engine, error) {
 	for i, o := range e.pipelines {
 		p := &cfg.Pipelines[i]
 		dead := DeadLetters(p, o.Buffer)
-		observed[i] = admin.Pipeline{Name: p.Name, Health: o, Inspector: o.Buffer, MaxWaiting: p.MaxWaiting, Scheduled: p.Scheduled(), DeadLetters: dead, Batches: o.Buffer, RetryNow: func(ctx context.Context) (int, error) {
+		observed[i] = admin.Pipeline{Name: p.Name, Database: serverOf(p.Source.URL.String()), Server: serverOf(p.Sink.URL.String()), Health: o, Inspector: o.Buffer, MaxWaiting: p.MaxWaiting, Scheduled: p.Scheduled(), DeadLetters: dead, Batches: o.Buffer, RetryNow: func(ctx context.Context) (int, error) {
 			return admin.RetryAll(ctx, o.Buffer, dead.Sinks, dead.SinkHooks)
 		}}
 		if p.Archive.Table != "" {
@@ -97,7 +98,7 @@ func Open(cfg *config.Config, c Config) (*Engine, error) {
 		if router := o.Router(); router != nil {
 			observed[i].Router = router
 			for _, s := range o.Sinks {
-				observed[i].Sinks = append(observed[i].Sinks, admin.Sink{Name: s.Config.SinkName, Health: s})
+				observed[i].Sinks = append(observed[i].Sinks, admin.Sink{Name: s.Config.SinkName, Health: s, Server: serverOf(s.Config.Sink.URL.String())})
 			}
 		}
 	}
@@ -122,6 +123,16 @@ func Open(cfg *config.Config, c Config) (*Engine, error) {
 	})
 	e.admin.SetConsole(e.console)
 	return e, nil
+}
+
+// serverOf is the server of a URL without secrets, with its scheme; the whole URL if it names none, as that of a file.
+func serverOf(url string) string {
+	scheme, rest, ok := strings.Cut(url, "://")
+	if !ok || rest == "" || rest[0] == '/' {
+		return url
+	}
+	host, _, _ := strings.Cut(rest, "/")
+	return scheme + "://" + host
 }
 
 // DeadLetters are the dead letters of a pipeline in its buffer.

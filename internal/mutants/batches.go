@@ -573,7 +573,7 @@ var batchMutants = []mutant{
 	},
 	{
 		name: "problems that nobody explained count as one",
-		file: "internal/console/problems.go",
+		file: "internal/console/group.go",
 		old:  "if !known || one.Detail == \"\" || one.Key",
 		new:  "if !known || one.Key",
 		pkg:  "./internal/console", test: "TestGrouped",

@@ -3,6 +3,8 @@ package preview
 import (
 	"context"
 	"fmt"
+	"strings"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -28,6 +30,19 @@ func (p Pipeline) Sinks() (names []string) {
 		}
 	}
 	return names
+}
+
+// Example is an event that a sink takes, for an answer where there is no event.
+func (p Pipeline) Example(name string) (outbox.Event, error) {
+	s, err := p.sink(name)
+	if err != nil {
+		return outbox.Event{}, err
+	}
+	topic := "example"
+	if len(s.Config.Match) > 0 {
+		topic = strings.NewReplacer("*", topic, "#", topic, ">", topic).Replace(s.Config.Match[0])
+	}
+	return outbox.Event{ID: 1, Topic: topic, Payload: []byte("{}"), CreatedAt: time.Now()}, nil
 }
 
 // Keys are the columns of a custom table that identify an event; "" is none.

@@ -1,15 +1,31 @@
 // The pages work without this script. It shows times in the viewer's zone, keeps the overview live and draws the charts.
 "use strict";
 
+const hour = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "numeric", minute: "2-digit" });
 const zone = new Intl.DateTimeFormat(undefined, { dateStyle: "medium", timeStyle: "medium" });
 
 function localTimes(within) {
   for (const time of within.querySelectorAll("time:not([title])")) {
     const at = new Date(time.dateTime);
     time.title = time.textContent;
-    time.textContent = at.toDateString() === new Date().toDateString() ? at.toLocaleTimeString() : zone.format(at);
+    if ("hour" in time.dataset) time.textContent = hour.format(at);
+    else time.textContent = at.toDateString() === new Date().toDateString() ? at.toLocaleTimeString() : zone.format(at);
+    if ("since" in time.dataset) {
+      const ago = document.createElement("span");
+      time.after(ago);
+      tellAgo(time);
+    }
   }
 }
+
+// tellAgo says behind a time how long ago it was.
+function tellAgo(time) {
+  const seconds = Math.max(0, Math.round((Date.now() - new Date(time.dateTime)) / 1000));
+  const [n, unit] = seconds < 60 ? [seconds, "s"] : seconds < 3600 ? [Math.floor(seconds / 60), "min"] : seconds < 172800 ? [Math.floor(seconds / 3600), "h"] : [Math.floor(seconds / 86400), "days"];
+  time.nextElementSibling.textContent = ` (${n} ${unit} ago)`;
+}
+
+setInterval(() => document.querySelectorAll("time[data-since][title]").forEach(tellAgo), 1000);
 
 // live replaces the elements of the overview that changed.
 function live() {
@@ -53,7 +69,7 @@ function live() {
     const answer = await fetch(location.href, { method: "HEAD" }).catch(() => null);
     if (answer?.status === 401) {
       const login = document.createElement("a");
-      login.href = "login";
+      login.href = "login?ended=1";
       login.textContent = "Log in again";
       status.replaceChildren("The session is over; " + of, login);
       return;
@@ -73,12 +89,13 @@ const plots = [
   { title: "Commit to sink", unit: "seconds", lines: [["p50", "p50", "--series"], ["p99", "p99", "--warn"]] },
 ];
 
-// charts draws the history of a pipeline or sink, again every ten seconds.
-function charts(section) {
-  const buttons = [...section.querySelectorAll("[data-span]")];
+let span = "hour";
+
+// charts draws the history of a pipeline or sink, again every ten seconds. The switch of the first section is that of all.
+function charts(section, number) {
   const place = section.querySelector(".plots");
-  let span = "hour", drawn = [];
-  buttons[0].parentElement.hidden = false;
+  let drawn = [];
+  if (number === 0) section.querySelector("[data-span]").parentElement.hidden = false;
   async function draw() {
     const url = new URL(section.dataset.history, location.href);
     url.searchParams.set("span", span);
@@ -102,21 +119,24 @@ function charts(section) {
       return new uPlot({
         width: Math.max(260, figure.clientWidth), height: 180,
         scales: { y: { range: (_, low, high) => [0, Math.max(high || 0, 1) * 1.05] } },
-        axes: [{ ...axis, label: "time", labelSize: 16, labelFont: labels, space: 76, values: (_, splits) => splits.map((at) => clock.format(at * 1000)) }, { ...axis, size: 60, label: unit, labelSize: 16, labelFont: labels }],
+        axes: [{ ...axis, space: 76, values: (_, splits) => splits.map((at) => clock.format(at * 1000)) }, { ...axis, size: 60, label: unit, labelSize: 16, labelFont: labels }],
         series: [{}, ...lines.map(([label, , colour]) => ({ label, stroke: style(colour), width: 1.5, points: { show: true, size: 3 } }))],
       }, [times, ...lines.map(([, key]) => history[key])], figure);
-    });
-  }
-  for (const button of buttons) {
-    button.addEventListener("click", () => {
-      span = button.dataset.span;
-      buttons.forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
-      draw();
     });
   }
   draw();
   setInterval(draw, 10000);
   addEventListener("resize", draw);
+  addEventListener("span", draw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
+}
+
+for (const button of document.querySelectorAll("[data-span]")) {
+  button.addEventListener("click", () => {
+    span = button.dataset.span;
+    document.querySelectorAll("[data-span]").forEach((other) => other.setAttribute("aria-pressed", String(other.dataset.span === span)));
+    dispatchEvent(new Event("span"));
+  });
 }
 
 // selectAll lets one checkbox select all that a list shows.
@@ -148,8 +168,24 @@ function showCopies(within) {
   for (const button of within.querySelectorAll("[data-copy]")) button.hidden = false;
 }
 
+// sideways says of a table that is wider than its place that it can be scrolled; the shadow alone is easily missed on a phone.
+function sideways() {
+  for (const place of document.querySelectorAll("[data-sideways]")) {
+    let caption = place.querySelector(".sideways");
+    const hidden = place.scrollWidth - place.clientWidth;
+    if (!caption && hidden > 0) {
+      caption = document.createElement("small");
+      caption.className = "sideways hint";
+      place.querySelector("caption")?.append(caption);
+    }
+    if (caption) caption.textContent = hidden > 0 ? "more to the right →" : "";
+  }
+}
+
 localTimes(document);
 showCopies(document);
+sideways();
+addEventListener("resize", sideways);
 live();
 document.querySelectorAll("[data-history]").forEach(charts);
 document.querySelectorAll("[data-all]").forEach(selectAll);
