@@ -49,6 +49,7 @@ func TestMigrate_TablesOfAnEarlierVersion(t *testing.T) {
 				ALTER TABLE outbox_sinks DROP routed; ALTER TABLE outbox_dead_letters DROP closed_reason; ALTER TABLE outbox_buffers DROP pipeline`,
 			[]string{"outbox_events.available_at", "index outbox_events_delayed", "index outbox_batches_seq", "outbox_sinks.routed", "outbox_buffers.pipeline"},
 		},
+		"Pooler":    {recorded + `ALTER TABLE outbox_events DROP available_at`, []string{"outbox_events.available_at", "index outbox_events_delayed"}},
 		"LostTable": {recorded + "DROP TABLE outbox_relays; ALTER TABLE outbox_batches DROP seq", []string{"outbox_batches.seq"}},
 		"InterruptedIndex": {
 			recorded + `UPDATE pg_index SET indisvalid = false WHERE indexrelid = 'outbox_events_delayed'::regclass`,
@@ -76,7 +77,11 @@ func TestMigrate_TablesOfAnEarlierVersion(t *testing.T) {
 				t.Fatalf("claim: got %v", err)
 			}
 
-			applied, err := postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{})
+			url := p.url
+			if name == "Pooler" {
+				url = testserver.PgBouncer(t, url)
+			}
+			applied, err := postgres.Migrate(t.Context(), url, postgres.SchemaConfig{})
 			check(t, err)
 			for _, what := range c.applied {
 				if !slices.Contains(applied, what) {
@@ -121,5 +126,26 @@ func TestMigrate_AddsNothingToForeignTables(t *testing.T) {
 	}
 	if diff := cmp.Diff(before, query(t, p.pool, columnsAndIndexesSQL, pgx.RowTo[string])); diff != "" {
 		t.Errorf("tables changed (-before +after):\n%s", diff)
+	}
+}
+
+// An archive of an earlier version gets the column that it lacks; a table that is no archive stays as it is, and Check says what it lacks.
+func TestMigrate_ArchiveOfAnEarlierVersion(t *testing.T) {
+	t.Parallel()
+	for damage, want := range map[string][]string{
+		"DROP routes_no":                        {"outbox_archive.routes_no"},
+		"DROP routes_no, DROP group_id CASCADE": nil,
+	} {
+		p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
+		c := postgres.SchemaConfig{Archive: "outbox_archive"}
+		_, err := postgres.Migrate(t.Context(), p.url, c)
+		check(t, err)
+		_, err = p.pool.Exec(t.Context(), "ALTER TABLE outbox_archive "+damage)
+		check(t, err)
+		applied, err := postgres.Migrate(t.Context(), p.url, c)
+		check(t, err)
+		if diff := cmp.Diff(want, applied); diff != "" {
+			t.Errorf("%s: applied (-want +got):\n%s", damage, diff)
+		}
 	}
 }
