@@ -59,7 +59,7 @@ func (x *trial) upgrade(open func() *source) {
       - {name: stream, url: "` + server.URL + `", stream: orders}
       - {name: ordered, order: key, url: "` + server.URL + `", stream: ordered, batch_size: 7}
 `
-	const load = 600 // events in each step
+	const load = 300 // events in each step
 	during := func(fault func()) {
 		x.Helper()
 		from.during(load, to.count, fault, "orders", "refunds")
