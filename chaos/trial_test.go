@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -32,6 +33,8 @@ var trials = map[string]func(*trial){
 	"StreamMadeAgain":      (*trial).streamMadeAgain,
 	"RedisClusterFailover": (*trial).redisClusterFailover,
 	"TwoVersions":          (*trial).twoVersions,
+	"Upgrade":              (*trial).upgradePostgres,
+	"UpgradeSQLite":        (*trial).upgradeSQLite,
 }
 
 // TestFault runs the trials. Each accounts for its events by id.
@@ -39,12 +42,14 @@ func TestFault(t *testing.T) {
 	t.Parallel()
 	program := filepath.Join(t.TempDir(), "relay")
 	testkit.NoError(t, command(t.Context(), "go", "build", "-o", program, "../cmd/relay"))
+	dir := t.TempDir()
+	earlier := sync.OnceValues(func() (string, error) { return buildEarlier(t.Context(), dir, *oldRevision) })
 	all := maps.Clone(trials)
 	maps.Copy(all, trialsOfSystem)
 	for name, run := range all {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			run(&trial{T: t, program: program, dir: t.TempDir(), lasts: *lasts / time.Duration(len(all))})
+			run(&trial{T: t, program: program, earlier: earlier, dir: t.TempDir(), lasts: *lasts / time.Duration(len(all))})
 		})
 	}
 }
@@ -52,9 +57,10 @@ func TestFault(t *testing.T) {
 // trial is one fault with relays and events of its own.
 type trial struct {
 	*testing.T
-	program string        // the relay
-	dir     string        // of its configurations and logs
-	lasts   time.Duration // in a long run
+	program string                             // the relay
+	earlier func() (program string, err error) // builds a relay of an earlier version
+	dir     string                             // of its configurations and logs
+	lasts   time.Duration                      // in a long run
 }
 
 // rounds yields n rounds, and in a long run as many as its share of -chaos.for allows.

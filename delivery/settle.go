@@ -63,7 +63,7 @@ func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcome
 			defer w.failing.remove(l.GroupID)
 		}
 		if !isRefused {
-			w.config.Log.WarnContext(stop, "settling a batch failed, will retry", "group_id", l.GroupID, "error", err)
+			w.config.Log.WarnContext(leaseCtx, "settling a batch failed, will retry", "group_id", l.GroupID, "error", err)
 		}
 		if tries == 1 && unsettled != nil {
 			unsettled()

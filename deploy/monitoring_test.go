@@ -1,6 +1,7 @@
 package deploy_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -227,6 +228,58 @@ scrape_configs:
 		}
 		return nil
 	})
+}
+
+// With traces a real Prometheus takes the metrics as OpenMetrics, with the traces of batches.
+func TestMonitoring_Exemplars(t *testing.T) {
+	t.Parallel()
+	database := testserver.Postgres(t)
+	port, err := testserver.FreePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(t.TempDir(), "relay.yaml")
+	write(t, config, fmt.Sprintf(`
+admin: {listen: "127.0.0.1:%d"}
+pipelines:
+  - {name: orders, source: {url: %q}, sink: {url: %q}}
+`, port, database, testserver.Redis(t).URL))
+	relay := buildRelay(t)
+	if out, err := exec.CommandContext(t.Context(), relay, "migrate", "-c", config).CombinedOutput(); err != nil {
+		t.Fatalf("relay migrate: %v\n%s", err, out)
+	}
+	background(t, "env", "OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:1", relay, "run", "-c", config) // no collector is there, and none is needed
+	prometheus := testserver.Prometheus(t, map[string]string{"prometheus.yml": fmt.Sprintf(`
+global: {scrape_interval: 500ms, scrape_timeout: 500ms}
+scrape_configs:
+  - job_name: relay
+    static_configs: [{targets: ["127.0.0.1:%d"]}]
+`, port)})
+	conn, err := pgx.Connect(t.Context(), database)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := conn.Close(context.WithoutCancel(t.Context())); err != nil {
+			t.Error(err)
+		}
+	})
+	trace := regexp.MustCompile(`"trace_id":"[0-9a-f]{32}"`)
+	for _, histogram := range []string{"relay_send_seconds", "relay_settle_seconds", "relay_delivery_latency_seconds"} {
+		testkit.Eventually(t, func() error {
+			if _, err := conn.Exec(t.Context(), "INSERT INTO outbox_events (topic, payload) VALUES ('orders', '{}')"); err != nil {
+				return err
+			}
+			found := get(t, prometheus.URL+"/api/v1/query_exemplars?start=0&end=9999999999&query="+histogram+"_bucket")
+			if !trace.MatchString(found) || !strings.Contains(found, `"pipeline":"orders"`) {
+				return fmt.Errorf("%s has no exemplar: %s", histogram, found)
+			}
+			return nil
+		})
+	}
+	if err := prometheusHas(t, prometheus.URL, "relay_events_delivered_total"); err != nil { // the names are the same
+		t.Error(err)
+	}
 }
 
 var metricName = regexp.MustCompile(`\brelay_\w+`)

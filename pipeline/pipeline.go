@@ -360,6 +360,7 @@ func (p *Pipeline) workOnce(ctx, stop context.Context, c *claimer.Claimer, ticke
 	defer end()
 	leaseCtx, span := p.tracer.Batch(leaseCtx, l, began, began.Add(report.Took))
 	defer span.End()
+	l.TraceID = tracing.SampledID(leaseCtx)
 	p.read(leaseCtx, c, l)
 	done, err = p.deliver(leaseCtx, stop, l, fresh, acquireSlot, leave)
 	report.PutBack, report.DueIn, report.PassedOver = done.PutBack, done.DueIn, done.PassedOver
@@ -403,7 +404,7 @@ func (p *Pipeline) deliver(
 		return done, err
 	}
 	p.tracer.Fail(leaseCtx, "not_finished", err.Error())
-	p.config.Log.WarnContext(stop, "finishing a batch failed", "group_id", l.GroupID, "error", err)
+	p.config.Log.WarnContext(leaseCtx, "finishing a batch failed", "group_id", l.GroupID, "error", err)
 	if errors.Is(err, buffer.ErrLeaseLost) || errors.Is(err, sink.ErrFenced) {
 		err = nil // its new owner settles it
 	}

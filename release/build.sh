@@ -106,6 +106,13 @@ for tags in '' slim; do
 		-out "$dist/relay${tags:+-$tags}_${VERSION}_image.tar" "$work/relay${tags:+-$tags}_${VERSION}"_linux_*
 done
 
+# The archive that `helm package` makes, but with the same bytes each time.
+mkdir "$work/chart"
+cp -r deploy/helm/relay "$work/chart/relay"
+sed -i -e "s/^version: .*/version: $VERSION/" -e "s/^appVersion: .*/appVersion: $VERSION/" "$work/chart/relay/Chart.yaml"
+tar --sort=name --format=ustar --owner=0 --group=0 --numeric-owner --mode=u=rwX,go=rX --mtime="@$SOURCE_DATE_EPOCH" -C "$work/chart" -cf "$work/tar" relay
+gzip -nc "$work/tar" >"$dist/relay-$VERSION.tgz"
+
 sum() { sha256sum "$dist/relay_${VERSION}_$1.tar.gz" | cut -d ' ' -f 1; }
 if [ -z "${PLATFORMS:-}" ]; then
 	sed -e "s|@VERSION@|$VERSION|g" -e "s|@DARWIN_AMD64@|$(sum darwin_amd64)|" -e "s|@DARWIN_ARM64@|$(sum darwin_arm64)|" \

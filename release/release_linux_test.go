@@ -115,6 +115,8 @@ func TestRelease(t *testing.T) {
 	testImage(t, filepath.Join(out, "relay_1.2.3-rc.1_image.tar"), 50)
 	testImage(t, filepath.Join(out, "relay-slim_1.2.3-rc.1_image.tar"), 30)
 	testPackage(t, filepath.Join(out, "relay_1.2.3-rc.1_"+runtime.GOARCH+".deb"))
+	testRPM(t, filepath.Join(out, "relay_1.2.3-rc.1_"+runtime.GOARCH+".rpm"))
+	testChart(t, filepath.Join(out, "relay-1.2.3-rc.1.tgz"), "1.2.3-rc.1")
 	same(t, out, build(t, repository, "a-path-of-another-length", platform))
 }
 
@@ -131,6 +133,7 @@ func TestDist(t *testing.T) {
 	formulas, packages := glob(t, path, "relay.rb"), glob(t, path, "relay_*_"+runtime.GOARCH+".rpm")
 	run(t, "", "ruby", "-c", formulas)
 	testRPM(t, packages)
+	testChart(t, glob(t, path, "relay-*.tgz"), strings.TrimSuffix(strings.TrimPrefix(filepath.Base(packages), "relay_"), "_"+runtime.GOARCH+".rpm"))
 	root, err := filepath.Abs("..")
 	if err != nil {
 		t.Fatal(err)
@@ -265,6 +268,21 @@ func testRPM(t *testing.T, file string) {
 	asRoot(t, "rpm", "--root="+root, "--dbpath=/var/lib/rpm", "--nodeps", "-e", "relay")
 	if after := tree(t, root); after != before {
 		t.Errorf("the root differs after the removal:\n%s\nbefore:\n%s", after, before)
+	}
+}
+
+// testChart renders the packaged chart with Helm's own modules, as the tests of the chart do. The chart runs the image of the release.
+func testChart(t *testing.T, file, version string) {
+	t.Helper()
+	run(t, "../tools/manifests", "go", "test", "-count=1", "-run", "^TestChart_", ".", "-chart", file)
+	about := run(t, "", "tar", "-xzOf", file, "relay/Chart.yaml")
+	for _, line := range []string{"\nversion: " + version + "\n", "\nappVersion: " + version + "\n"} {
+		if !strings.Contains(about, line) {
+			t.Errorf("%s has not the line %q:\n%s", file, line, about)
+		}
+	}
+	if kept := run(t, "", "tar", "-tzf", file); !strings.Contains(kept, "relay/templates/deployment.yaml\n") || !strings.Contains(kept, "relay/values.schema.json\n") {
+		t.Errorf("%s has the files\n%s", file, kept)
 	}
 }
 

@@ -90,8 +90,8 @@ func (m *Metrics) Observer(pipeline, sink string) *Observer {
 		delivered: m.delivered.WithLabelValues(pipeline, sink), dead: m.dead.WithLabelValues(pipeline, sink),
 		deliveredBatches: batches.WithLabelValues("delivered"), retryBatches: batches.WithLabelValues("retry"),
 		splitBatches: batches.WithLabelValues("split"), buriedBatches: batches.WithLabelValues("buried"),
-		claim: m.claim.WithLabelValues(pipeline, sink), send: m.send.WithLabelValues(pipeline, sink), settle: m.settle.WithLabelValues(pipeline, sink),
-		latency: m.latency.WithLabelValues(pipeline, sink),
+		claim: m.claim.WithLabelValues(pipeline, sink), send: withTraces(m.send, pipeline, sink), settle: withTraces(m.settle, pipeline, sink),
+		latency: withTraces(m.latency, pipeline, sink),
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"math"
 	"net/http"
+	"net/http/httptest"
 	"runtime"
 	"slices"
 	"strings"
@@ -255,6 +256,61 @@ func testLatency(t *testing.T) {
 	if keys := slices.Collect(maps.Keys(got)); len(keys) != len(buffer.LatencyBounds()) {
 		t.Errorf("%d buckets", len(keys))
 	}
+}
+
+// With traces, the buckets name the trace of a batch that is sampled; all events are counted as without. Without traces the format has none.
+func TestObserver_Exemplars(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, testExemplars)
+}
+
+func testExemplars(t *testing.T) {
+	const id = "0af7651916cd43dd8448eb211c80319c"
+	for _, on := range []bool{true, false} {
+		m := NewMetrics("1.2.3")
+		o := m.Observer("orders", "")
+		s := New(two(), m, Config{Exemplars: on})
+		plain, sampled := batch(3, 2*time.Second), batch(3, 2*time.Second)
+		sampled.TraceID = id
+		for _, b := range []*buffer.Lease{plain, sampled} {
+			o.Sent(b, 20*time.Millisecond)
+			o.Settled(b, []buffer.Outcome{{}}, true, time.Millisecond)
+		}
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/metrics", http.NoBody)
+		r.Header.Set("Accept", "application/openmetrics-text;version=1.0.0")
+		w := httptest.NewRecorder()
+		s.Handler().ServeHTTP(w, r)
+		var got []string
+		for line := range strings.Lines(w.Body.String()) {
+			if before, after, found := strings.Cut(line, " # "); found {
+				exemplar, _, _ := strings.Cut(after, "} ")
+				got = append(got, before+" # "+exemplar+"}")
+			}
+		}
+		want := []string(nil)
+		if on {
+			want = []string{
+				`relay_delivery_latency_seconds_bucket{pipeline="orders",le="2.5"} 6 # {trace_id="` + id + `"}`,
+				`relay_send_seconds_bucket{pipeline="orders",le="0.025"} 2 # {trace_id="` + id + `"}`,
+				`relay_settle_seconds_bucket{pipeline="orders",le="0.001"} 2 # {trace_id="` + id + `"}`,
+			}
+		}
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("exemplars, on=%v (-want +got):\n%s", on, diff)
+		}
+		if n := families(t, s)["relay_delivery_latency_seconds"]; on && sampleCount(n, "orders") != 6 {
+			t.Errorf("%d events are counted", sampleCount(n, "orders"))
+		}
+	}
+}
+
+func sampleCount(f *dto.MetricFamily, pipeline string) (n uint64) {
+	for _, m := range f.GetMetric() {
+		if m.GetLabel()[0].GetValue() == pipeline {
+			n += m.GetHistogram().GetSampleCount()
+		}
+	}
+	return n
 }
 
 func BenchmarkSettled(b *testing.B) {

@@ -12,18 +12,19 @@ import (
 type Observer struct {
 	delivered, dead                                             prometheus.Counter
 	deliveredBatches, retryBatches, splitBatches, buriedBatches prometheus.Counter
-	claim, send, settle, latency                                prometheus.Observer
+	claim                                                       prometheus.Observer
+	send, settle, latency                                       traced
 }
 
 // Claimed implements pipeline.Observer.
 func (o *Observer) Claimed(_ *buffer.Lease, took time.Duration) { o.claim.Observe(took.Seconds()) }
 
 // Sent implements delivery.Observer.
-func (o *Observer) Sent(_ *buffer.Lease, took time.Duration) { o.send.Observe(took.Seconds()) }
+func (o *Observer) Sent(b *buffer.Lease, took time.Duration) { o.send.observe(took, b.TraceID) }
 
 // Settled implements delivery.Observer.
 func (o *Observer) Settled(b *buffer.Lease, outcomes []buffer.Outcome, _ bool, took time.Duration) {
-	o.settle.Observe(took.Seconds())
+	o.settle.observe(took, b.TraceID)
 	var (
 		sent      = time.Now().Add(-took) // settling starts when the send is over
 		delivered int
@@ -40,7 +41,7 @@ func (o *Observer) Settled(b *buffer.Lease, outcomes []buffer.Outcome, _ bool, t
 		switch to.Verdict {
 		case buffer.Delivered:
 			delivered += events
-			b.EachLatency(to.IDs, sent, func(took time.Duration) { o.latency.Observe(took.Seconds()) })
+			o.latency.observeEach(b, to.IDs, sent)
 		case buffer.Dead:
 			dead += events
 		case buffer.Retry:
@@ -58,5 +59,44 @@ func (o *Observer) Settled(b *buffer.Lease, outcomes []buffer.Outcome, _ bool, t
 		o.retryBatches.Inc()
 	default:
 		o.deliveredBatches.Inc()
+	}
+}
+
+// traced is a histogram whose buckets name the trace of a batch that fell into them.
+type traced struct{ prometheus.Observer }
+
+func withTraces(h *prometheus.HistogramVec, pipeline, sink string) traced {
+	return traced{h.WithLabelValues(pipeline, sink)}
+}
+
+// observe counts one value. The trace is "" for a batch that is not sampled.
+func (h traced) observe(took time.Duration, trace string) {
+	if e, ok := h.Observer.(prometheus.ExemplarObserver); ok && trace != "" {
+		e.ObserveWithExemplar(took.Seconds(), prometheus.Labels{"trace_id": trace})
+		return
+	}
+	h.Observe(took.Seconds())
+}
+
+// observeEach counts the latencies of events of a batch; the slowest one of them names the trace.
+func (h traced) observeEach(b *buffer.Lease, ids []int64, sent time.Time) {
+	if b.TraceID == "" {
+		b.EachLatency(ids, sent, func(took time.Duration) { h.Observe(took.Seconds()) })
+		return
+	}
+	var (
+		slowest time.Duration
+		some    bool
+	)
+	b.EachLatency(ids, sent, func(took time.Duration) {
+		if !some {
+			slowest, some = took, true
+			return
+		}
+		h.Observe(min(took, slowest).Seconds())
+		slowest = max(took, slowest)
+	})
+	if some {
+		h.observe(slowest, b.TraceID)
 	}
 }

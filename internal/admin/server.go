@@ -29,6 +29,8 @@ type Config struct {
 	HidePayloads bool
 	// TLS has the certificate of [Server.Run]; nil serves plain HTTP.
 	TLS *tls.Config
+	// Exemplars lets /metrics answer in the format OpenMetrics, which has exemplars: the trace of a batch, beside the buckets of histograms.
+	Exemplars bool
 	// Audit gets everything that somebody changes; nil means one that only logs.
 	Audit *audit.Log
 	// Redact removes secrets from error texts; nil changes nothing.
@@ -137,7 +139,7 @@ func (s *Server) Handler() http.Handler {
 	mux.HandleFunc("GET /livez", func(w http.ResponseWriter, _ *http.Request) { s.write(w, http.StatusOK, "text/plain", []byte("ok\n")) })
 	mux.HandleFunc("GET /readyz", s.readyz)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(prometheus.GathererFunc(s.metrics.gather), promhttp.HandlerOpts{
-		ErrorLog: slog.NewLogLogger(s.config.Log.Handler(), slog.LevelWarn),
+		ErrorLog: slog.NewLogLogger(s.config.Log.Handler(), slog.LevelWarn), EnableOpenMetrics: s.config.Exemplars,
 	}))
 	guard, denied := s.config.Guard, s.denied()
 	mux.Handle("GET /api/status", guard.Protect(s.status, denied))

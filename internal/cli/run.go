@@ -16,6 +16,7 @@ import (
 	"github.com/outboxrelay/relay/internal/engine"
 	"github.com/outboxrelay/relay/internal/memory"
 	"github.com/outboxrelay/relay/internal/repeats"
+	"github.com/outboxrelay/relay/internal/tracing"
 	"github.com/outboxrelay/relay/internal/tracing/export"
 )
 
@@ -41,7 +42,7 @@ func (a *app) run(cfg *config.Config) error {
 	level.Set(cfg.Log.Level)
 	limited := repeats.New(logHandler(a.stderr, cfg.Log.Format, level, func(text string) string { return a.forFile(a.redact(text)) }))
 	defer limited.Flush()
-	log := slog.New(limited)
+	log := slog.New(tracing.LogHandler(limited))
 	slog.SetDefault(log)
 
 	memory.Tune()

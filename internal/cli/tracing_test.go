@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -33,6 +34,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
@@ -430,11 +432,13 @@ func TestRun_TracesOfFailures(t *testing.T) {
 	t.Cleanup(api.Close)
 	db.insert(1)
 	c, env := startCollector(t, "http/protobuf")
-	path := write(t, `admin: {listen: ""}
+	admin := freeAddress(t)
+	path := write(t, `admin: {listen: "`+admin+`"}
 pipelines:
   - name: orders
     source: {url: "`+db.url+`"}
     sink: {url: "`+api.URL+`/orders", bearer: s3cret-token}
+    retry: {initial: 1m, max: 1m}
 `)
 	r := start(t, append(env, "OTEL_BSP_SCHEDULE_DELAY=20"), "run", "-c", path)
 	var tr trace
@@ -442,6 +446,12 @@ pipelines:
 		tr, err = c.of("")
 		return err
 	})
+	of := hex.EncodeToString(tr.batch.GetTraceId())
+	r.waitForLog(` trace_id=` + of + ` span_id=` + hex.EncodeToString(tr.batch.GetSpanId()))
+	metrics := openMetrics(t, "http://"+admin+"/metrics")
+	if want := regexp.MustCompile(`(?m)^relay_send_seconds_bucket\{pipeline="orders",le="[^"]+"\} 1 # \{trace_id="` + of + `"\} `); !want.MatchString(metrics) {
+		t.Errorf("no line matches %s in\n%s", want, metrics)
+	}
 	r.signal(syscall.SIGTERM)
 	r.exit()
 	for name, s := range map[string]*tracepb.Span{"batch": tr.batch, "send": tr.send} {
@@ -452,6 +462,20 @@ pipelines:
 	if got := attributes(tr.send.GetAttributes()); got["error.type"] != "outage" || got["http.response.status_code"] != "503" {
 		t.Errorf("the send has %v", got)
 	}
+}
+
+// openMetrics scrapes as Prometheus does.
+func openMetrics(t *testing.T, url string) string {
+	t.Helper()
+	request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, http.NoBody)
+	testkit.NoError(t, err)
+	request.Header.Set("Accept", "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=0.0.4;q=0.4")
+	answer, err := http.DefaultClient.Do(request)
+	testkit.NoError(t, err)
+	defer answer.Body.Close()
+	body, err := io.ReadAll(answer.Body)
+	testkit.NoError(t, err)
+	return string(body)
 }
 
 // A collector that is away or does not answer costs nothing but traces: all is delivered, and the process ends in time.

@@ -113,7 +113,7 @@ func Open(cfg *config.Config, c Config) (*Engine, error) {
 	guard := access.New(tokens...)
 	guard.SetProxy(access.Proxy(cfg.Admin.Proxy))
 	actions := audit.New(c.Log)
-	e.admin = admin.New(observed, metrics, admin.Config{Guard: guard, HidePayloads: !cfg.Admin.Payloads, TLS: c.TLS, Audit: actions, Redact: c.Redact, Log: c.Log})
+	e.admin = admin.New(observed, metrics, admin.Config{Guard: guard, HidePayloads: !cfg.Admin.Payloads, TLS: c.TLS, Exemplars: c.TracerProvider != nil, Audit: actions, Redact: c.Redact, Log: c.Log})
 	e.console = console.New(console.Config{
 		Source: e.admin, Guard: guard, Process: fmt.Sprintf("%s/%d", host, os.Getpid()), Version: c.Version, HidePayloads: !cfg.Admin.Payloads,
 		Audit: actions, Level: c.Level, Previews: previews, Redact: c.Redact, ForFile: c.ForFile, Log: c.Log,

@@ -579,4 +579,25 @@ var trustMutants = []mutant{
 		new:  `settings`,
 		pkg:  "./outbox/postgres", test: "TestSearchPath",
 	},
+	{
+		name: "an upgrade adds no columns",
+		file: "outbox/postgres/internal/migrate/columns.go",
+		old:  "	for _, t := range tables {\n		var ddl",
+		new:  "	for _, t := range tables[:0] {\n		var ddl",
+		pkg:  "./outbox/postgres", test: "TestMigrate_TablesOfAnEarlierVersion",
+	},
+	{
+		name: "an upgrade makes no indexes of the ledger",
+		file: "outbox/postgres/internal/migrate/columns.go",
+		old:  "	for _, name := range made {",
+		new:  "	for _, name := range made[:0] {",
+		pkg:  "./outbox/postgres", test: "TestMigrate_TablesOfAnEarlierVersion",
+	},
+	{
+		name: "an upgrade takes a table of the application for the relay's",
+		file: "outbox/postgres/internal/migrate/versions.go",
+		old:  "&& !trigger && !recorded",
+		new:  "&& !trigger && recorded",
+		pkg:  "./outbox/postgres", test: "TestMigrate_AddsNothingToForeignTables",
+	},
 }

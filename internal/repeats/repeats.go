@@ -35,7 +35,7 @@ const (
 )
 
 // perBatch are the attributes that differ from batch to batch.
-var perBatch = []string{"group_id", "events", "first_id", "retry_in", "attempts", "after", "unfinished", "error", "stack"}
+var perBatch = []string{"group_id", "events", "first_id", "retry_in", "attempts", "after", "unfinished", "error", "stack", "trace_id", "span_id"}
 
 // Handler is a slog.Handler that limits what repeats. It is safe for concurrent use.
 type Handler struct {

@@ -59,7 +59,7 @@ func startPrometheus(ctx context.Context, files map[string]string) (_ *Prometheu
 	s := &PrometheusServer{URL: "http://" + address}
 	s.process = &process{
 		name: "prometheus", path: path, dir: dir, as: as, stop: syscall.SIGTERM, death: syscall.SIGKILL,
-		args: []string{"--config.file=prometheus.yml", "--storage.tsdb.path=data", "--web.listen-address=" + address},
+		args: []string{"--config.file=prometheus.yml", "--storage.tsdb.path=data", "--web.listen-address=" + address, "--enable-feature=exemplar-storage"},
 		ready: func(ctx context.Context) error {
 			request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL+"/-/ready", nil)
 			if err != nil {

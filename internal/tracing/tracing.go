@@ -117,6 +117,14 @@ func (t *Tracer) Batch(ctx context.Context, l *buffer.Lease, began, claimed time
 	return ctx, Span{span, t.config.Redact}
 }
 
+// SampledID returns the id of the trace of the span in ctx; "" if there is none, or it is not sampled and nobody has it.
+func SampledID(ctx context.Context) string {
+	if sc := trace.SpanContextFromContext(ctx); sc.IsValid() && sc.IsSampled() {
+		return sc.TraceID().String()
+	}
+	return ""
+}
+
 // Link links the span of the batch in ctx to the traces of its events.
 func (t *Tracer) Link(ctx context.Context, l *buffer.Lease) {
 	if t == nil {

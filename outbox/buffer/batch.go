@@ -76,6 +76,8 @@ type Lease struct {
 	More bool
 	// Searched: the search for bad events took the batch. The pipeline sets it.
 	Searched bool
+	// TraceID is that of the batch's span, 32 hex digits, if the span is sampled; otherwise "". The pipeline sets it.
+	TraceID string
 	// NotRead is why the events have nothing but their ids and times, and hashes for keys if order is kept: [ErrTooLarge],
 	// [ErrUnreadable], [ErrKillsReader], or why reading them failed. nil: they were read. Such a batch is divided by ids, into batches of PartSize, and a single
 	// event is read by itself; see [Claimer.Read].

@@ -164,7 +164,7 @@ func TestCheck_Archive(t *testing.T) {
 		says   []string
 	}{
 		"not there":   {"DROP TABLE outbox_archive", []string{"table public.outbox_archive does not exist", "relay migrate -c relay.yaml"}},
-		"two columns": {"ALTER TABLE outbox_archive DROP COLUMN key, DROP COLUMN headers", []string{"table public.outbox_archive has no column key: ALTER TABLE public.outbox_archive ADD COLUMN key text", "no column headers"}},
+		"two columns": {"ALTER TABLE outbox_archive DROP COLUMN key, DROP COLUMN headers", []string{"table public.outbox_archive has no column key: ALTER TABLE public.outbox_archive ADD COLUMN IF NOT EXISTS key text", "no column headers"}},
 		"no key":      {"ALTER TABLE outbox_archive DROP CONSTRAINT outbox_archive_pkey", []string{"ALTER TABLE public.outbox_archive ADD PRIMARY KEY (id, group_id)"}},
 		"not ours":    {"", []string{"may not INSERT on table public.outbox_archive: GRANT INSERT ON public.outbox_archive TO"}},
 	} {

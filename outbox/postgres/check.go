@@ -71,7 +71,7 @@ func (b *Buffer) Check(ctx context.Context) error {
 			return b.db.ConnectError(err)
 		}
 		if !(migrate.Config{Table: b.config.Table, Schema: own}).AddObsolete(&missing, name, others[i].Quoted, others[i].Columns) {
-			missing.AddMissing(others[i], tables[name].Columns, all...)
+			missing.AddMissing(others[i], tables[name].Columns, catalog.CanAdd, all...)
 			if name == "outbox_dead_letters" {
 				missing.AddJSONB(others[i], "payload", "headers", "event_row")
 			}
@@ -82,14 +82,14 @@ func (b *Buffer) Check(ctx context.Context) error {
 		if err != nil {
 			return b.db.ConnectError(err)
 		}
-		missing.AddMissing(sinks, tables["outbox_sinks"].Columns, all...)
+		missing.AddMissing(sinks, tables["outbox_sinks"].Columns, catalog.CanAdd, all...)
 	}
 	if b.config.SharedRate {
 		rates, err := catalog.Find(ctx, b.db, own, "outbox_rates")
 		if err != nil {
 			return b.db.ConnectError(err)
 		}
-		missing.AddMissing(rates, tables["outbox_rates"].Columns, "SELECT", "INSERT", "UPDATE")
+		missing.AddMissing(rates, tables["outbox_rates"].Columns, catalog.CanAdd, "SELECT", "INSERT", "UPDATE")
 	}
 	var archive catalog.Table
 	if b.config.Archive != "" {
@@ -179,7 +179,7 @@ func checkEvents(events catalog.Table, gone *buffer.Finding, columns []string, m
 		*missing = append(*missing, *gone)
 		return
 	}
-	missing.AddMissing(events, columns, all...)
+	missing.AddMissing(events, columns, migrate.AddsToEvents, all...)
 }
 
 // tableName returns the name of the event table, and its schema: "" if the search path has to be searched. It is searched

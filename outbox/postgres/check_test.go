@@ -64,7 +64,7 @@ func TestCheck_Missing(t *testing.T) {
 		"another table": {table: "shop.events", says: []string{`table "shop"."events" does not exist`, "relay migrate"}},
 		"two columns": {
 			damage: "ALTER TABLE outbox_events DROP COLUMN headers; ALTER TABLE outbox_batches DROP COLUMN origins",
-			says:   []string{"table public.outbox_events has no column headers: ALTER TABLE public.outbox_events ADD COLUMN headers json", "table public.outbox_batches has no column origins: ALTER TABLE"},
+			says:   []string{"table public.outbox_events has no column headers: ALTER TABLE public.outbox_events ADD COLUMN IF NOT EXISTS headers json", "table public.outbox_batches has no column origins, which relay migrate adds: ALTER TABLE"},
 		},
 		"ledger unlogged": {
 			damage: "ALTER TABLE outbox_batches SET UNLOGGED",

@@ -109,7 +109,7 @@ func TestCheck_JSONB(t *testing.T) {
 		o.exec(t, fix)
 	}
 	o.exec(t, "ALTER TABLE relay.outbox_archive DROP COLUMN payload")
-	const add = "ALTER TABLE relay.outbox_archive ADD COLUMN payload json NOT NULL"
+	const add = "ALTER TABLE relay.outbox_archive ADD COLUMN IF NOT EXISTS payload json NOT NULL"
 	if err := p.Check(t.Context()); err == nil || !strings.Contains(err.Error(), add) {
 		t.Fatalf("got %v; expected the fix %s", err, add)
 	}

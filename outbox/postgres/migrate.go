@@ -45,10 +45,10 @@ const (
 // Schema returns the DDL for c, ready for psql. It can be run again without harm and never drops anything.
 func Schema(c SchemaConfig) (string, error) { return migrate.Schema(c.config()) }
 
-// Migrate creates the tables or brings them up to date, and returns the names of the migrations
-// that it applied, none if there was nothing to do. Two at once wait for each other. It never
+// Migrate creates the tables or brings those of an earlier version up to date, and returns the names of what
+// it made: migrations, tables, columns as table.column, indexes; none if there was nothing to do. Two at once wait for each other. It never
 // drops anything. Relays work meanwhile: while another transaction holds a table that must be
-// changed, Migrate tries again for two minutes; then the error names the session.
+// changed, Migrate tries again for two minutes; then the error names the session. An index on a buffer that exists is made CONCURRENTLY, and has no time limit but ctx.
 // errors.Is finds buffer.ErrNotReady if the role lacks a privilege, and the error names the GRANT.
 func Migrate(ctx context.Context, url string, c SchemaConfig) ([]string, error) {
 	return migrate.Migrate(ctx, url, c.config())

@@ -236,8 +236,11 @@ func (b *Buffer) lacks(ctx context.Context, tx transaction, r requirement) (lack
 	for _, column := range r.columns {
 		name, _, _ := strings.Cut(column, " ")
 		if !slices.Contains(has, name) {
-			lacks = append(lacks, problem(fmt.Sprintf("table %s has no column %s, and migrate does not change a table that exists", table, name),
-				fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s", table, column)))
+			text := fmt.Sprintf("table %s has no column %s", table, name)
+			if b.added(r.table, name) {
+				text += ", which relay migrate adds"
+			}
+			lacks = append(lacks, problem(text, fmt.Sprintf("ALTER TABLE %s ADD COLUMN %s", table, column)))
 		}
 	}
 	return lacks, nil

@@ -169,39 +169,50 @@ CREATE INDEX IF NOT EXISTS outbox_batches_last_seq ON outbox_batches (buffer, se
 const lacksColumnSQL = `
 SELECT count(*) > 0 AND max(name IN (?2, 'starts', 'told_at')) = 0 FROM pragma_table_info(?1)`
 
-// addColumns adds the columns that several sinks need to the tables of a file that was made without them. SQLite has no ADD COLUMN IF NOT
+// later are the columns that tables of an earlier version may lack: table, name and type.
+var later = [][3]string{
+	{"outbox_dead_letters", "closed_reason", "TEXT"},
+	{"outbox_dead_letters", "sink", "TEXT NOT NULL DEFAULT 'default'"},
+	{"outbox_batches", "sink", "TEXT NOT NULL DEFAULT 'default'"},
+	{"outbox_batches", "claim_id", "TEXT"},
+	{"outbox_buffers", "routed", "INTEGER NOT NULL DEFAULT 0"},
+	{"outbox_buffers", "routes_no", "INTEGER NOT NULL DEFAULT 0"},
+	{"outbox_sinks", "hook", "INTEGER NOT NULL DEFAULT 0"},
+	{"outbox_batches", "routes_no", "INTEGER"},
+	{"outbox_batches", "seq", "INTEGER"},
+	{"outbox_sinks", "routed", "TEXT NOT NULL DEFAULT '[0]'"},
+	{"outbox_sinks", "registered_at", "TEXT"},
+	{"outbox_buffers", "paused_at", "TEXT"},
+	{"outbox_buffers", "paused_by", "TEXT"},
+	{"outbox_buffers", "paused_reason", "TEXT"},
+	{"outbox_buffers", "retry_request", "TEXT"},
+	{"outbox_buffers", "retry_at", "TEXT"},
+	{"outbox_buffers", "archive", "TEXT"},
+	{"outbox_relays", "answers", "TEXT NOT NULL DEFAULT ''"},
+	{"outbox_relays", "answers_before", "TEXT NOT NULL DEFAULT ''"},
+	{"outbox_relays", "answered_at", "TEXT"},
+	{"outbox_relays", "probes", "INTEGER NOT NULL DEFAULT 1"},
+	{"outbox_sinks", "paused_at", "TEXT"},
+	{"outbox_sinks", "paused_by", "TEXT"},
+	{"outbox_sinks", "paused_reason", "TEXT"},
+	{"outbox_sinks", "match_before", "TEXT"},
+	{"outbox_sinks", "match_at", "TEXT"},
+	{"outbox_batches", "history", "TEXT"},
+	{"outbox_dead_letters", "history", "TEXT"},
+}
+
+// added reports whether Migrate adds a column to a table that lacks it.
+func (b *Buffer) added(table, column string) bool {
+	return table == b.config.Archive && column == "routes_no" ||
+		slices.ContainsFunc(later, func(c [3]string) bool { return c[0] == table && c[1] == column })
+}
+
+// addColumns adds the columns that the tables of an earlier version lack. SQLite has no ADD COLUMN IF NOT
 // EXISTS, so these are none of the numbered migrations, which can be applied again. An obsolete table is left alone. A relay that does not
 // know the columns works as before.
 func (b *Buffer) addColumns(ctx context.Context) (added []string, err error) {
 	err = b.begin(ctx, b.db, nil, func(tx transaction) error {
-		add := [][3]string{
-			{"outbox_dead_letters", "closed_reason", "TEXT"},
-			{"outbox_dead_letters", "sink", "TEXT NOT NULL DEFAULT 'default'"},
-			{"outbox_batches", "sink", "TEXT NOT NULL DEFAULT 'default'"},
-			{"outbox_batches", "claim_id", "TEXT"},
-			{"outbox_buffers", "routed", "INTEGER NOT NULL DEFAULT 0"},
-			{"outbox_buffers", "routes_no", "INTEGER NOT NULL DEFAULT 0"},
-			{"outbox_sinks", "hook", "INTEGER NOT NULL DEFAULT 0"},
-			{"outbox_batches", "routes_no", "INTEGER"},
-			{"outbox_batches", "seq", "INTEGER"},
-			{"outbox_sinks", "routed", "TEXT NOT NULL DEFAULT '[0]'"},
-			{"outbox_sinks", "registered_at", "TEXT"},
-			{"outbox_buffers", "paused_at", "TEXT"},
-			{"outbox_buffers", "paused_by", "TEXT"},
-			{"outbox_buffers", "paused_reason", "TEXT"},
-			{"outbox_buffers", "retry_request", "TEXT"},
-			{"outbox_buffers", "retry_at", "TEXT"},
-			{"outbox_buffers", "archive", "TEXT"},
-			{"outbox_relays", "answers", "TEXT NOT NULL DEFAULT ''"},
-			{"outbox_relays", "answers_before", "TEXT NOT NULL DEFAULT ''"},
-			{"outbox_relays", "answered_at", "TEXT"},
-			{"outbox_relays", "probes", "INTEGER NOT NULL DEFAULT 1"},
-			{"outbox_sinks", "paused_at", "TEXT"},
-			{"outbox_sinks", "paused_by", "TEXT"},
-			{"outbox_sinks", "paused_reason", "TEXT"},
-			{"outbox_sinks", "match_before", "TEXT"},
-			{"outbox_sinks", "match_at", "TEXT"},
-		}
+		add := slices.Clone(later)
 		if b.config.Archive != "" {
 			add = append(add, [3]string{b.config.Archive, "routes_no", "INTEGER"})
 		}
@@ -293,6 +304,9 @@ func (b *Buffer) complete(ctx context.Context, custom bool) bool {
 	err := b.begin(ctx, b.db, readOnly, func(tx transaction) error {
 		missing, err := b.missingTables(ctx, tx, true)
 		if err != nil || len(missing) > 0 {
+			return err
+		}
+		if missing, err = b.lacks(ctx, tx, versionsTable); err != nil || len(missing) > 0 {
 			return err
 		}
 		if !custom {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"flag"
 	"fmt"
 	"maps"
 	"os"
@@ -29,10 +30,10 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-const (
-	kubernetes = "../../deploy/kubernetes/"
-	chartPath  = "../../deploy/helm/relay"
-)
+const kubernetes = "../../deploy/kubernetes/"
+
+// chartPath is the chart; make release names the archive that it packaged.
+var chartPath = flag.String("chart", "../../deploy/helm/relay", "folder or archive of the chart")
 
 // set is the objects of one rendering, by kind and name.
 type set map[string]any
@@ -118,7 +119,7 @@ func overlay(t *testing.T, components ...string) set {
 // shop. The values are those of a file `helm install --values`.
 func renderChart(t *testing.T, release, values string) (objects set, hooks []*releaseHook, notes string, err error) {
 	t.Helper()
-	relay, err := loader.Load(chartPath)
+	relay, err := loader.Load(*chartPath)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -444,7 +445,7 @@ func TestChart_BadValues(t *testing.T) {
 
 // The schema knows every value, and the files that the chart has copies of are the same.
 func TestChart_Files(t *testing.T) {
-	relay, err := loader.Load(chartPath)
+	relay, err := loader.Load(*chartPath)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,8 +30,8 @@ func (f *Findings) AddForbidden(schema, role string) {
 }
 
 // AddMissing adds all that a table lacks: itself, columns, privileges. Columns are written as
-// ALTER TABLE ADD COLUMN takes them.
-func (f *Findings) AddMissing(t Table, columns []string, privileges ...string) {
+// ALTER TABLE ADD COLUMN takes them; adds reports whether Migrate adds one.
+func (f *Findings) AddMissing(t Table, columns []string, adds func(column string) bool, privileges ...string) {
 	switch {
 	case t.ForbiddenSchema != "":
 		f.AddForbidden(t.ForbiddenSchema, t.Role)
@@ -42,7 +42,11 @@ func (f *Findings) AddMissing(t Table, columns []string, privileges ...string) {
 	}
 	for _, c := range columns {
 		if name, _, _ := strings.Cut(c, " "); !t.Has(name) {
-			f.Add("table "+t.Quoted+" has no column "+name, AddColumn(t.Quoted, c))
+			text := "table " + t.Quoted + " has no column " + name
+			if adds(c) {
+				text += ", which relay migrate adds"
+			}
+			f.Add(text, AddColumn(t.Quoted, c))
 		}
 	}
 	var denied []string
@@ -57,16 +61,29 @@ func (f *Findings) AddMissing(t Table, columns []string, privileges ...string) {
 	f.AddDenied("table "+t.Quoted, t.Quoted, t.Role, denied...)
 }
 
-// AddColumn returns the statement that adds a column, which is written as ALTER TABLE ADD COLUMN takes it. A default that is another one in each transaction is only
-// for rows that come later: one for those that are there would rewrite the table, and say of them what is not so.
+// CanAdd reports whether a column, written as ALTER TABLE ADD COLUMN takes it, can be added to a table that has rows.
+func CanAdd(column string) bool {
+	return !strings.Contains(column, "PRIMARY KEY") && (!strings.Contains(column, " NOT NULL") || strings.Contains(column, " DEFAULT "))
+}
+
+// Columns whose value in the rows that are there when they are added is not the default of later rows: one that is another in each transaction would
+// rewrite the table, and say of those rows what is not so; and a sink that was there before the column got everything.
+var added = []struct{ column, first, then string }{
+	{"stamp_xid xid8 DEFAULT pg_current_xact_id()", "", "pg_current_xact_id()"},
+	{"routed int8multirange NOT NULL DEFAULT '{}'", "'{[0,)}'", "'{}'"},
+}
+
+// AddColumn returns the statements that add a column, which is written as ALTER TABLE ADD COLUMN takes it. They can be run again without harm.
 func AddColumn(table, column string) string {
-	const volatile = " DEFAULT pg_current_xact_id()"
-	plain, found := strings.CutSuffix(column, volatile)
-	add := "ALTER TABLE " + table + " ADD COLUMN " + plain
-	if name, _, _ := strings.Cut(column, " "); found {
-		add += "; ALTER TABLE " + table + " ALTER " + name + " SET" + volatile
+	name, _, _ := strings.Cut(column, " ")
+	then := ""
+	for _, a := range added {
+		if column == a.column {
+			column = strings.TrimSuffix(strings.TrimSuffix(column, a.then)+a.first, " DEFAULT ")
+			then = "; ALTER TABLE " + table + " ALTER " + name + " SET DEFAULT " + a.then
+		}
 	}
-	return add
+	return "ALTER TABLE " + table + " ADD COLUMN IF NOT EXISTS " + column + then
 }
 
 // AddJSONB adds that columns are jsonb, although a delivered or dead event may have JSON that jsonb refuses.
@@ -85,7 +102,8 @@ func (f *Findings) AddDenied(object, on, role string, privileges ...string) {
 	}
 }
 
-const delayedIndexSQL = `
+// DelayedIndexSQL reports whether an index of table $1 finds delayed events by column $2.
+const DelayedIndexSQL = `
 SELECT EXISTS (SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JOIN pg_am am ON am.oid = c.relam
                WHERE i.indrelid = $1::regclass AND i.indisvalid AND am.amname = 'btree' AND i.indkey[0] = (
                  SELECT attnum FROM pg_attribute WHERE attrelid = $1::regclass AND attname = $2 AND NOT attisdropped)
@@ -95,7 +113,7 @@ SELECT EXISTS (SELECT FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid JO
 func (f *Findings) AddDelayedIndex(ctx context.Context, db *pg.DB, t Table, column string) error {
 	found, quoted := false, pg.Quote(column)
 	err := db.RoundTrip(ctx, []pg.Step{pg.ReadTx(db.StatementTimeout), {
-		SQL: delayedIndexSQL, Args: []string{t.Quoted, column},
+		SQL: DelayedIndexSQL, Args: []string{t.Quoted, column},
 		Row: func(v [][]byte) error { found = pg.ReadBool(v[0]); return nil },
 	}})
 	if err == nil && !found {

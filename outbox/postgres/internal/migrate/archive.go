@@ -98,6 +98,17 @@ WHERE indrelid = to_regclass($1) AND indisunique AND indisvalid AND indpred IS N
   AND (SELECT array_agg(attname::text ORDER BY attname) FROM pg_attribute
        WHERE attrelid = i.indrelid AND attnum = ANY (i.indkey)) = $2::text[]`
 
+// archiveColumns are the columns of an archive whose payload has a type like "json".
+func archiveColumns(payload string) []string {
+	return []string{
+		"id bigint NOT NULL", "topic text NOT NULL", "key text", "payload " + payload + " NOT NULL", "headers json",
+		"created_at timestamptz NOT NULL", "group_id uuid NOT NULL", "archived_at timestamptz NOT NULL DEFAULT clock_timestamp()", "routes_no bigint",
+	}
+}
+
+// addsToArchive reports whether Migrate adds a column to an archive: one that the first version had not.
+func addsToArchive(column string) bool { return strings.HasPrefix(column, "routes_no ") }
+
 // CheckArchive adds what is missing of the archive, whose payload has a type like "json", and
 // returns it. The archive must not have jsonb if the events may have JSON that jsonb refuses: those of a
 // custom table, and payloads of type json.
@@ -108,10 +119,7 @@ func CheckArchive(ctx context.Context, db *pg.DB, archive, ledgerSchema, payload
 		return table, err
 	}
 	before := len(*missing)
-	missing.AddMissing(table, []string{
-		"id bigint NOT NULL", "topic text NOT NULL", "key text", "payload " + payload + " NOT NULL", "headers json",
-		"created_at timestamptz NOT NULL", "group_id uuid NOT NULL", "archived_at timestamptz NOT NULL DEFAULT clock_timestamp()", "routes_no bigint",
-	}, "SELECT", "INSERT") // ON CONFLICT reads the columns that it compares
+	missing.AddMissing(table, archiveColumns(payload), addsToArchive, "SELECT", "INSERT") // ON CONFLICT reads the columns that it compares
 	if custom || payload == "json" {
 		missing.AddJSONB(table, "payload", "headers")
 	}

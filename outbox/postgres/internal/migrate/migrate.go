@@ -64,17 +64,23 @@ func migrate(ctx context.Context, url string, c Config, timeout time.Duration) (
 	if err == nil {
 		err = refuseForeign(ctx, tx, c)
 	}
+	var lacks []lack
 	if err == nil {
-		err = refuseObsolete(ctx, tx, c)
+		lacks, err = refuseObsolete(ctx, tx, c)
 	}
 	if err == nil && exists {
 		err = refuseOther(ctx, tx, c)
+	}
+	var added []string
+	if err == nil { // before migrations that name the columns
+		added, err = addLacking(ctx, tx, config, c, lacks, exists && !c.Custom, timeout)
 	}
 	if err == nil {
 		applied, err = up(ctx, tx, config, c, timeout)
 	}
 	if err == nil {
 		applied, err = complete(ctx, tx, c, applied, timeout)
+		applied = append(applied, added...)
 	}
 	if err == nil { // what was planted meanwhile
 		err = refuseForeign(ctx, tx, c)
@@ -194,10 +200,34 @@ func up(ctx context.Context, tx pgx.Tx, config *pgx.ConnConfig, c Config, timeou
 	return applied, err
 }
 
-// complete makes lost tables again if no migration was applied, and the archive and the trigger,
+// addLacking adds to the tables of an earlier version what they lack, and returns its names. events reports whether the buffer is the relay's own
+// and exists.
+func addLacking(ctx context.Context, tx pgx.Tx, config *pgx.ConnConfig, c Config, lacks []lack, events bool, timeout time.Duration) (added []string, err error) {
+	conn, err := pgx.ConnectConfig(ctx, config)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close(context.WithoutCancel(ctx))
+	if added, err = addColumns(ctx, conn, lacks, timeout); err != nil || !events {
+		return added, err
+	}
+	made, err := makeDelayedIndex(ctx, tx, conn, c)
+	if err != nil {
+		return nil, fmt.Errorf("making the index of delayed events: %w", err)
+	}
+	if made {
+		added = append(added, "index "+c.delayedIndex())
+	}
+	return added, nil
+}
+
+// complete makes lost tables again if no migration was applied, lost indexes of the ledger, and the archive and the trigger,
 // which may be configured later than the tables. It appends to applied.
 func complete(ctx context.Context, tx pgx.Tx, c Config, applied []string, timeout time.Duration) ([]string, error) {
-	var archive, trigger bool
+	var (
+		archive, trigger bool
+		indexes          []string
+	)
 	err := retryOnLock(ctx, timeout, func() error {
 		return pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) (err error) { // a savepoint
 			if _, err := tx.Exec(ctx, lockTimeoutSQL); err != nil {
@@ -208,6 +238,9 @@ func complete(ctx context.Context, tx pgx.Tx, c Config, applied []string, timeou
 					return err
 				}
 			}
+			if indexes, err = makeIndexes(ctx, tx, c); err != nil {
+				return err
+			}
 			if archive, err = makeArchive(ctx, tx, c); err != nil || !c.notifies() {
 				return err
 			}
@@ -215,6 +248,9 @@ func complete(ctx context.Context, tx pgx.Tx, c Config, applied []string, timeou
 			return err
 		})
 	})
+	for _, name := range indexes {
+		applied = append(applied, "index "+name)
+	}
 	if archive {
 		applied = append(applied, "archive "+c.Archive)
 	}

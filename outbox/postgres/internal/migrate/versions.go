@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/fnv"
+	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -52,7 +53,7 @@ func (c Config) versionTable() string {
 	return pg.Ident(c.ledgerSchema(), plain+"_migrations")
 }
 
-// Unreleased versions of the relay made tables with other column names. Such tables are refused, not converted.
+// Unreleased versions of the relay made tables with other column names. Such tables are refused, not converted. Those that only lack columns are: see columns.go.
 
 // latestVersion is the number of the last migration.
 const latestVersion = 1
@@ -79,69 +80,62 @@ func (c Config) dropObsolete() string {
 	return fmt.Sprintf("when %s and %s are empty (the relay that made them drains them): DROP TABLE IF EXISTS %s, %s, %s; then run relay migrate -c relay.yaml", batches, dead, batches, dead, c.versionTable())
 }
 
-// addLacking adds the columns that a table of the relay's lacks. Migrate does not change a table that exists.
-func addLacking(missing *catalog.Findings, table, quoted string, has []string) error {
-	tables, err := Definitions()
-	for _, column := range tables[table].Columns {
-		if name, _, _ := strings.Cut(column, " "); !slices.Contains(has, name) {
-			missing.Add("table "+quoted+" has no column "+name+", and migrate does not change a table that exists", catalog.AddColumn(quoted, column))
-		}
-	}
-	return err
-}
-
 const obsoleteSQL = `
-SELECT ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass($1) AND NOT attisdropped),
-       ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass($2) AND NOT attisdropped),
-       EXISTS (SELECT FROM pg_trigger WHERE tgrelid = to_regclass($3) AND tgname = 'outbox_ring'),
-       to_regclass($4) IS NOT NULL,
-       ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass($5) AND NOT attisdropped),
-       ARRAY(SELECT attname::text FROM pg_attribute WHERE attrelid = to_regclass($3) AND NOT attisdropped)`
+SELECT EXISTS (SELECT FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgname = 'outbox_ring'),
+       EXISTS (SELECT FROM pg_trigger WHERE tgrelid = to_regclass($1) AND tgname = 'outbox_truncated'),
+       to_regclass($2) IS NOT NULL`
 
-// refuseObsolete returns a buffer.ErrNotReady if an unreleased version made a table or the trigger, or if the
-// version table records a migration that does not exist.
-func refuseObsolete(ctx context.Context, tx pgx.Tx, c Config) error {
+// refuseObsolete returns a buffer.ErrNotReady if an unreleased version made a table or the trigger, if a table lacks a column that cannot be added, or if the
+// version table records a migration that does not exist. Otherwise it returns which columns the tables lack.
+func refuseObsolete(ctx context.Context, tx pgx.Tx, c Config) ([]lack, error) {
 	var (
-		missing               catalog.Findings
-		inBatches, inDead     []string
-		inBuffers, inEvents   []string
-		trigger, recorded     bool
-		batches, dead, events = c.ledger("outbox_batches"), c.ledger("outbox_dead_letters"), c.events()
-		versions              = c.versionTable()
+		missing                 catalog.Findings
+		ring, trigger, recorded bool
+		events, versions        = c.events(), c.versionTable()
+		names                   = slices.Sorted(maps.Keys(obsoleteColumns))
+		quoted                  []string
 	)
-	err := tx.QueryRow(ctx, obsoleteSQL, batches, dead, events, versions, c.ledger("outbox_buffers")).
-		Scan(&inBatches, &inDead, &trigger, &recorded, &inBuffers, &inEvents)
+	if err := tx.QueryRow(ctx, obsoleteSQL, events, versions).Scan(&ring, &trigger, &recorded); err != nil {
+		return nil, err
+	}
+	for _, name := range names {
+		quoted = append(quoted, c.ledger(name))
+	}
+	has, err := existing(ctx, tx, quoted)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for i, has := range [][]string{inBatches, inDead, inBuffers} {
-		table := []string{"outbox_batches", "outbox_dead_letters", "outbox_buffers"}[i]
-		if c.AddObsolete(&missing, table, c.ledger(table), has) || len(has) == 0 {
-			continue
-		}
-		if err := addLacking(&missing, table, c.ledger(table), has); err != nil {
-			return err
+	for i, name := range names {
+		c.AddObsolete(&missing, name, quoted[i], has[i])
+	}
+	obsolete := len(missing) > 0
+	lacks, err := lacking(ctx, tx, c)
+	if err != nil {
+		return nil, err
+	}
+	for _, t := range lacks {
+		of := t.table == "outbox_events" && !trigger && !recorded // no relay made it
+		for _, column := range t.columns {
+			if !obsolete && (of || !catalog.CanAdd(column)) {
+				name, _, _ := strings.Cut(column, " ")
+				missing.Add("table "+t.quoted+" has no column "+name+", and migrate does not add it", catalog.AddColumn(t.quoted, column))
+			}
 		}
 	}
-	if !c.Custom && len(inEvents) > 0 {
-		if err := addLacking(&missing, "outbox_events", events, inEvents); err != nil {
-			return err
-		}
-	}
-	if trigger {
+	if ring {
 		missing.Add(fmt.Sprintf("table %s has trigger outbox_ring, which only an unreleased version of the relay made; expected %s", events, listen.TriggerName),
 			"DROP TRIGGER outbox_ring ON "+events)
 	}
 	if len(missing) > 0 || !recorded {
-		return missing.Err()
+		return lacks, missing.Err()
 	}
 	var version int64
 	if err := tx.QueryRow(ctx, "SELECT coalesce(max(version_id), 0) FROM "+versions).Scan(&version); err != nil {
-		return err
+		return nil, err
 	}
 	if version > latestVersion {
 		missing.Add(fmt.Sprintf("table %s records version %d; expected %d", versions, version, latestVersion),
 			"run relay migrate of the newer relay; if an unreleased version made the tables, "+c.dropObsolete())
 	}
-	return missing.Err()
+	return lacks, missing.Err()
 }

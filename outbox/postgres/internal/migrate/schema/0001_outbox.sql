@@ -127,8 +127,8 @@ CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_buffers (
 
 -- The sinks that the events of a buffer are routed to; none for a single one.
 CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_sinks (
-    buffer     text,
-    sink       text,
+    buffer     text NOT NULL,
+    sink       text NOT NULL,
     match      text[] NOT NULL DEFAULT '{}',  -- patterns; a sink without one takes every event
     batch_size integer NOT NULL,
     hook       boolean NOT NULL DEFAULT false, -- its dead letters go to a hook of its own, not to the pipeline's
@@ -151,9 +151,9 @@ CREATE SEQUENCE IF NOT EXISTS {{.Ledger}}outbox_numbers INCREMENT BY 1000000;
 
 -- The relays that run, and those of the last day: one row a process and sink, for people to read.
 CREATE TABLE IF NOT EXISTS {{.Ledger}}outbox_relays (
-    buffer     text,
-    sink       text,                          -- one of outbox_sinks; '': the only one
-    owner      text,                          -- the process: host/pid/pipeline
+    buffer     text NOT NULL,
+    sink       text NOT NULL,                 -- one of outbox_sinks; '': the only one
+    owner      text NOT NULL,                 -- the process: host/pid/pipeline
     version    text NOT NULL,
     started_at timestamptz NOT NULL DEFAULT clock_timestamp(),
     seen_at    timestamptz NOT NULL,          -- at most 10 s ago while it runs
