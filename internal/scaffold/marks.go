@@ -72,7 +72,7 @@ func (s *Source) example(c *introspect.Column, named mark) []string {
 	switch state := buffer.Suggests(c.Name) == buffer.SuggestsState; {
 	case ok:
 	case state && c.Text():
-		m = mark{c.Name, name + " = 'new'", "'sent'"}
+		m = stateMark(c)
 	case !isTime(c, s.Driver) && c.Integer():
 		m = mark{c.Name, name + " = 0", "1"}
 	case s.Driver == "sqlite" && c.Type == "boolean" && !state:
@@ -80,11 +80,28 @@ func (s *Source) example(c *introspect.Column, named mark) []string {
 	default:
 		return nil
 	}
+	return s.linesOf(m, named)
+}
+
+// linesOf are the lines of a source for a mark, next to one that the configuration names.
+func (*Source) linesOf(m, named mark) []string {
 	if named.column != "" {
 		return []string{"where: " + quoted(named.where+" AND "+m.where), "mark: {" + named.pair() + ", " + m.pair() + "}"}
 	}
 	return m.lines()
 }
+
+// stateMark is an example for a column whose values say what became of a row: those that a row has at first are in its DEFAULT.
+func stateMark(c *introspect.Column) mark {
+	first := "'new'"
+	if found := textDefault.FindStringSubmatch(c.Default); found != nil {
+		first = found[1]
+	}
+	return mark{c.Name, identifier(c.Name) + " = " + first, "'sent'"}
+}
+
+// textDefault matches the default value of a column that is a text.
+var textDefault = regexp.MustCompile(`^('[^'\\]+')(::[a-z_". ]+)?$`)
 
 // Ends returns warnings about the columns of a custom table that look like those of rows that were given up or withdrawn.
 func (s *Source) Ends() (all []Notice) {

@@ -53,6 +53,9 @@ func propose(driver string, t *introspect.Table, wants string, nats bool) propos
 	if payload != nil {
 		p.column(payload.Name, "payload")
 		p.addHeaders(payload.Name)
+		if !payload.NotNull {
+			p.notes = append(p.notes, "A row whose "+payload.Name+" is NULL becomes a dead letter, because an event needs a payload.")
+		}
 		if wants != "" {
 			p.warnings = append(p.warnings, mustHave(wants))
 		}

@@ -66,7 +66,9 @@ func NoDelay(column, fix string) string {
 }
 
 // Where is what to do to keep rows until a condition holds.
-func Where(condition string) string { return "name the condition as source.where, such as " + condition }
+func Where(condition string) string {
+	return "name the condition as source.where, such as " + condition
+}
 
 // Span is the finding about rows that wait and would be sent before as much time is over as a column says.
 func Span(rows, table, column, fix string) buffer.Finding {
