@@ -188,7 +188,7 @@ func (s *Source) Doubtful() string {
 var (
 	namedForEvents = regexp.MustCompile(`(?i)outbox|event|message|queue|job|notification`)
 	// surely are columns of events, in lower case and without separators; mayBe are those that other tables have, too.
-	surely = regexp.MustCompile(`^(topic|event|eventtype|eventname|eventdata|payload|aggregate|aggregatetype|aggregateid)$`)
+	surely = regexp.MustCompile(`^(topic|event|eventtype|eventname|messagetype|eventdata|payload|aggregate|aggregatetype|aggregateid)$`)
 	mayBe  = regexp.MustCompile(`^(type|kind|body|data|message|content|headers)$`)
 )
 
@@ -200,7 +200,7 @@ func (s *Source) confirms(what buffer.Suggestion) bool {
 	}
 	points := 0
 	for i := range s.Table.Columns {
-		switch name := strings.ReplaceAll(strings.ToLower(s.Table.Columns[i].Name), "_", ""); {
+		switch name := bareName(s.Table.Columns[i].Name); {
 		case surely.MatchString(name):
 			return true
 		case mayBe.MatchString(name):
