@@ -1,7 +1,6 @@
 package jq
 
 import (
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -79,15 +78,14 @@ func (s portion) single() portion {
 	return s
 }
 
-// picker walks a program and notes what it picks. Its maps of variables and functions are those of the scope.
+// picker walks a program and notes what it picks.
 type picker struct {
 	picked map[string]int // the number of events by what picks them
 	aware  *bool          // the program decides by the number of events, or by one that is not the first
 	steps  *int
 	// deciding is true within a condition.
-	deciding  bool
-	variables map[string]portion
-	functions map[string]*gojq.FuncDef
+	deciding bool
+	scope[portion]
 }
 
 func (p picker) pick(what string, n int) portion {
@@ -113,18 +111,14 @@ func (p picker) query(q *gojq.Query, in portion) portion {
 	if *p.steps++; *p.steps > maxSteps {
 		return ofAll
 	}
-	for _, f := range q.FuncDefs {
-		p.functions = maps.Clone(p.functions)
-		if p.functions == nil {
-			p.functions = map[string]*gojq.FuncDef{}
-		}
-		p.functions[f.Name] = f
-	}
+	p.scope = p.define(q.FuncDefs)
 	switch {
 	case q.Term != nil:
 		return p.term(q.Term, in)
 	case q.Op == gojq.OpPipe && q.Patterns != nil:
-		return p.with(q.Patterns, p.query(q.Left, in)).query(q.Right, in)
+		whole := p.query(q.Left, in)
+		p.scope = p.bind(q.Patterns, whole, whole.single())
+		return p.query(q.Right, in)
 	case q.Op == gojq.OpPipe:
 		left := p.query(q.Left, in)
 		right := p.query(q.Right, left)
@@ -138,53 +132,18 @@ func (p picker) query(q *gojq.Query, in portion) portion {
 	return both(p.query(q.Left, in), p.query(q.Right, in))
 }
 
-// with adds the variables of patterns.
-func (p picker) with(patterns []*gojq.Pattern, s portion) picker {
-	p.variables = maps.Clone(p.variables)
-	if p.variables == nil {
-		p.variables = map[string]portion{}
-	}
-	walk(patterns, func(node any) {
-		switch n := node.(type) {
-		case *gojq.Pattern:
-			p.variables[n.Name] = s.single()
-		case *gojq.PatternObject:
-			p.variables[n.Key] = s.single()
-		}
-	})
-	if len(patterns) == 1 && patterns[0].Name != "" {
-		p.variables[patterns[0].Name] = s
-	}
-	return p
-}
-
 func (p picker) term(t *gojq.Term, in portion) portion {
-	s := p.bare(t, in)
-	for _, suffix := range t.SuffixList {
-		switch {
-		case suffix.Iter:
-			s = s.element()
-		case suffix.Index != nil:
-			s = p.index(suffix.Index, s, in)
-		}
-	}
-	return s
+	return suffixed(t, p.bare(t, in), portion.element, func(i *gojq.Index, of portion) portion { return p.index(i, of, in) })
 }
 
 // index is a part of a value. The programs within the brackets have the input of the term.
 func (p picker) index(i *gojq.Index, of, in portion) portion {
 	computed := both(p.query(i.Start, in), p.query(i.End, in))
-	name := i.Name
-	switch {
-	case i.Str != nil && i.Str.Queries != nil:
-		return both(computed, of).single()
-	case i.Str != nil:
-		name = i.Str.Str
-	case i.Start != nil && isText(i.Start):
-		name = i.Start.Term.Str.Str
-	}
-	if name != "" {
+	switch name := nameOf(i); {
+	case name != "":
 		return member(name, of)
+	case i.Str != nil:
+		return both(computed, of).single()
 	}
 	start, isStart := constant(i.Start)
 	end, isEnd := constant(i.End)
@@ -293,15 +252,14 @@ func (p picker) object(o *gojq.Object, in portion) (s portion) {
 }
 
 func (p picker) function(f *gojq.Func, in portion) portion {
-	defined := p.functions[f.Name]
+	body, inside, defined := p.call(f)
 	switch {
 	case strings.HasPrefix(f.Name, "$"):
 		return p.variables[f.Name]
-	case defined != nil && len(f.Args) == 0 && defined.Body != nil:
-		p.functions = maps.Clone(p.functions)
-		p.functions[f.Name] = &gojq.FuncDef{Name: f.Name} // one that calls itself is not followed
-		return p.query(defined.Body, in)
-	case defined != nil:
+	case body != nil:
+		p.scope = inside
+		return p.query(body, in)
+	case defined:
 		return ofAll
 	case len(f.Args) == 0:
 		return p.plain(f.Name, in)
