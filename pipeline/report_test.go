@@ -205,6 +205,17 @@ func TestReporter(t *testing.T) {
 			t.Errorf("the log is %q", h.log)
 		}
 	})
+	run("TwoOutages", func(t *testing.T, h *harness) {
+		defer h.start(t.Context())()
+		h.notOK = &NotReady{class: atSink, kind: buffer.KindFull, err: errors.New("full")}
+		wait(20*time.Second + time.Millisecond)
+		h.progress.settled(batchNow(), []buffer.Outcome{{Verdict: buffer.Delivered}}, time.Now()) // it was back for less than a tick
+		h.notOK = &NotReady{class: atSink, err: errors.New("503")}
+		wait(2 * time.Second)
+		if last := h.to.last(); last.NotReadyClass != "sink" || last.NotReadyFor > 2*time.Second {
+			t.Errorf("two seconds after the second outage began the report is %+v", last)
+		}
+	})
 	run("Notices", func(t *testing.T, h *harness) {
 		defer h.start(t.Context())()
 		wait(10*time.Second + time.Millisecond)

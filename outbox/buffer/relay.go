@@ -22,7 +22,7 @@ type RelayReport struct {
 	// Version is the relay's.
 	Version string
 	// NotReady is why it makes no progress, as its readiness says; "" if it does. NotReadyClass is its class, with which NotReady begins, and
-	// NotReadyFor how long it has been one of that class.
+	// NotReadyFor how long it has been one of that class; of class sink at most since it last delivered an event.
 	NotReady, NotReadyClass string
 	NotReadyFor             time.Duration
 	// NotReadyKind is finer than the class, one of the Kind constants; "" if nothing is.
