@@ -20,7 +20,9 @@ type Report struct {
 
 // PipelineReport is the status of one pipeline.
 type PipelineReport struct {
-	Name    string `json:"name"`
+	Name string `json:"name"`
+	// Server is the database's, by which pipelines of one are told; "" if nobody asks.
+	Server  string `json:"-"`
 	Pending int64  `json:"pending"`
 	// OldestPendingSeconds is the age of the oldest pending event: 0 if there is none, null if nothing says it.
 	OldestPendingSeconds *float64 `json:"oldest_pending_seconds"`
