@@ -98,6 +98,9 @@ func openPostgres(ctx context.Context, url string) (d *Database, err error) {
 func connectError(c *pgx.ConnConfig, err error) error {
 	at := net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
+		if refused.Code == "42704" { // undefined_object
+			return fmt.Errorf("PostgreSQL at %s refuses the connection: %s (SQLSTATE %s); remove that parameter from the URL: it is perhaps one of the application's driver", at, refused.Message, refused.Code)
+		}
 		return fmt.Errorf("PostgreSQL at %s refuses the connection: %s (SQLSTATE %s); correct the URL, or create the role or the database", at, refused.Message, refused.Code)
 	}
 	return fmt.Errorf("cannot reach PostgreSQL at %s; start the server, or correct the URL: %w", at, err)
