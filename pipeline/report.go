@@ -243,8 +243,12 @@ func (r *reporter) write(ctx context.Context, report buffer.RelayReport) {
 	writing, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	err := r.to.ReportRelay(writing, report)
+	full := err
+	if to, ok := r.to.(buffer.SpaceChecker); ok && err == nil {
+		full = to.CheckSpace(writing)
+	}
 	if ctx.Err() == nil {
-		r.written(err)
+		r.written(full)
 	}
 	switch {
 	case err == nil:

@@ -19,7 +19,11 @@ import (
 type reports struct {
 	all []buffer.RelayReport
 	err error
+	// full is why the disk of the database has no room.
+	full error
 }
+
+func (r *reports) CheckSpace(context.Context) error { return r.full }
 
 func (r *reports) ReportRelay(_ context.Context, one buffer.RelayReport) error {
 	if r.err == nil {
@@ -203,6 +207,24 @@ func TestReporter(t *testing.T) {
 		wait(time.Minute)
 		if !strings.Contains(h.log.String(), "events=0 per_second=0 dead=0 batches_waiting=3") {
 			t.Errorf("the log is %q", h.log)
+		}
+	})
+	run("FullDisk", func(t *testing.T, h *harness) {
+		h.written = func(err error) {
+			if h.notOK = nil; err != nil {
+				h.notOK = &NotReady{class: database, err: err}
+			}
+		}
+		h.to.full = buffer.ErrNoWrites
+		defer h.start(t.Context())()
+		wait(2 * time.Second)
+		if last := h.to.last(); last.NotReadyClass != "database" || last.NotReady != "database: the database takes no writes" {
+			t.Errorf("with a full disk the report is %+v", last)
+		}
+		h.to.full = nil
+		wait(buffer.ReportEvery + time.Second)
+		if last := h.to.last(); last.NotReady != "" {
+			t.Errorf("with room on the disk the report is %+v", last)
 		}
 	})
 	run("TwoOutages", func(t *testing.T, h *harness) {

@@ -182,6 +182,9 @@ func (s *statusReader) read(ctx context.Context, redact func(string) string) (ad
 		if p.Scheduled() {
 			one.SetScheduled()
 		}
+		if full := blockers[i].full; full != nil && wrong[i] == nil {
+			one.DiskFull = redact(full.Error()) + ": applications cannot commit. > free space on the disk of the database"
+		}
 		for _, f := range blockers[i].left {
 			one.Notices = append(one.Notices, redact(f.Text+". > "+f.Fix))
 		}
@@ -206,6 +209,8 @@ type blockers struct {
 	locker *buffer.VacuumBlocker
 	// hidden is a transaction whose age the role may not see.
 	hidden []buffer.Finding
+	// full is why the application cannot commit although the database can be read; nil if it can.
+	full error
 	// left are tables of the pipeline that it does not send from any more.
 	left []buffer.Finding
 }
@@ -226,6 +231,9 @@ func status(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (s buffer.
 	source, ok := b.(supervisor.Source)
 	if !ok || err != nil {
 		return s, found, err
+	}
+	if space, ok := b.(buffer.SpaceChecker); ok {
+		found.full = space.CheckSpace(ctx)
 	}
 	if owner, ok := b.(alsoOwned); ok {
 		if found.left, err = owner.AlsoOwned(ctx); err != nil {
@@ -288,13 +296,19 @@ func statusTable(r admin.Report, maxWidth int) string {
 		return p.Ended.Names, p.Ended.Text
 	})
 	open, openSaid := saidTogether(r.Pipelines, openTransaction)
+	full, fullSaid := saidTogether(r.Pipelines, func(p *admin.PipelineReport) (key, text string) {
+		if p.DiskFull == "" {
+			return "", ""
+		}
+		return p.Server, p.DiskFull
+	})
 	for i := range r.Pipelines {
 		p := &r.Pipelines[i]
-		for _, why := range reasons(p, said[p.Name], openSaid[p.Name]) {
+		for _, why := range reasons(p, said[p.Name], openSaid[p.Name], fullSaid[p.Name]) {
 			text += why + "\n"
 		}
 	}
-	return text + ended + open
+	return text + ended + open + full
 }
 
 // openTransaction says which transaction blocks vacuum, or is open and cannot be seen. The key is the same for pipelines of one server.
@@ -335,9 +349,9 @@ func saidTogether(pipelines []admin.PipelineReport, text func(*admin.PipelineRep
 	return lines, said
 }
 
-// reasons say why events of a pipeline wait, a line each. endedSaid and openSaid report whether other lines tell of relays that did not stop in order, and of an
-// open transaction.
-func reasons(p *admin.PipelineReport, endedSaid, openSaid bool) (lines []string) {
+// reasons say why events of a pipeline wait, a line each. endedSaid, openSaid and fullSaid report whether other lines tell of relays that did not stop in order,
+// of an open transaction, and of a full disk.
+func reasons(p *admin.PipelineReport, endedSaid, openSaid, fullSaid bool) (lines []string) {
 	add := func(text string) { lines = append(lines, p.Name+": "+oneLine(text)) }
 	for i := range p.Pauses {
 		add(p.Pauses[i].Text(p.Name))
@@ -349,6 +363,9 @@ func reasons(p *admin.PipelineReport, endedSaid, openSaid bool) (lines []string)
 	}
 	if p.NothingSent != "" {
 		add("nothing is sent: " + p.NothingSent)
+	}
+	if p.DiskFull != "" && !fullSaid {
+		add(p.DiskFull)
 	}
 	if p.ClaimingStopped != "" {
 		add(p.ClaimingStopped)

@@ -13,6 +13,14 @@ type RelayReporter interface {
 	ReportRelay(ctx context.Context, r RelayReport) error
 }
 
+// SpaceChecker finds out whether the disk of the database has room. It is implemented where what a relay writes may find room on a full disk, although the
+// application cannot commit.
+type SpaceChecker interface {
+	// CheckSpace returns an ErrNoWrites if the disk is full. It asks the database once a minute, or every [ReportEvery] while it is full, and otherwise
+	// returns what it found last.
+	CheckSpace(ctx context.Context) error
+}
+
 // RelayReport is what a relay says of itself.
 type RelayReport struct {
 	// First is set in the first report of a process. It removes the rows of those that have been silent for a day.
