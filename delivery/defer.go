@@ -31,7 +31,7 @@ func (w *Worker) deferUnavailable(l *buffer.Lease) []buffer.Outcome {
 	}
 	if err := w.refusals.pausedSince(l); err != nil {
 		o := w.deferred(l, nil, "")
-		o.Error = "deferred: the sink has accepted nothing since this refusal: " + err.Error()
+		o.Error = "deferred: not sent after this refusal: " + err.Error()
 		return []buffer.Outcome{o}
 	}
 	if w.addresser == nil || len(l.Events) == 0 || !w.breakers.any() {
@@ -46,11 +46,12 @@ func (w *Worker) deferUnavailable(l *buffer.Lease) []buffer.Outcome {
 	return w.deferParts(l)
 }
 
-// passedOver lets a batch wait for a moment as it is, or until the sink accepts events again.
+// passedOver lets a batch wait for a moment as it is, or until the sink accepts events again. The error is read later, and while another relay may have delivered
+// events: it does not say that the sink accepts nothing.
 func passedOver(l *buffer.Lease, wait time.Duration, refusal error) buffer.Outcome {
 	return buffer.Outcome{
 		Verdict: buffer.Retry, GroupID: l.GroupID, Attempts: l.Attempts, Outages: l.Outages, Address: new(string), After: wait,
-		Error: "not sent, because another one is tried first: the sink has accepted nothing since this refusal: " + refusal.Error(),
+		Error: "not sent, because another one was tried first after this refusal: " + refusal.Error(),
 	}
 }
 

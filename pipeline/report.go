@@ -208,6 +208,11 @@ func (r *reporter) setNotReady(report *buffer.RelayReport) {
 	if class == refusing {
 		r.refused.since, r.refused.last = r.since, now
 	}
+	if class == atSink && r.progress != nil { // between two ticks the sink may have been back
+		if _, _, last, _ := r.progress.read(); last.After(r.since) {
+			r.since = last
+		}
+	}
 	report.NotReady, report.NotReadyClass, report.NotReadyKind, report.NotReadyFor = r.redact(err.Error()), class, kind, time.Since(r.since)
 }
 
@@ -238,8 +243,12 @@ func (r *reporter) write(ctx context.Context, report buffer.RelayReport) {
 	writing, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	err := r.to.ReportRelay(writing, report)
+	full := err
+	if to, ok := r.to.(buffer.SpaceChecker); ok && err == nil {
+		full = to.CheckSpace(writing)
+	}
 	if ctx.Err() == nil {
-		r.written(err)
+		r.written(full)
 	}
 	switch {
 	case err == nil:

@@ -19,7 +19,11 @@ import (
 type reports struct {
 	all []buffer.RelayReport
 	err error
+	// full is why the disk of the database has no room.
+	full error
 }
+
+func (r *reports) CheckSpace(context.Context) error { return r.full }
 
 func (r *reports) ReportRelay(_ context.Context, one buffer.RelayReport) error {
 	if r.err == nil {
@@ -203,6 +207,35 @@ func TestReporter(t *testing.T) {
 		wait(time.Minute)
 		if !strings.Contains(h.log.String(), "events=0 per_second=0 dead=0 batches_waiting=3") {
 			t.Errorf("the log is %q", h.log)
+		}
+	})
+	run("FullDisk", func(t *testing.T, h *harness) {
+		h.written = func(err error) {
+			if h.notOK = nil; err != nil {
+				h.notOK = &NotReady{class: database, err: err}
+			}
+		}
+		h.to.full = buffer.ErrNoWrites
+		defer h.start(t.Context())()
+		wait(2 * time.Second)
+		if last := h.to.last(); last.NotReadyClass != "database" || last.NotReady != "database: the database takes no writes" {
+			t.Errorf("with a full disk the report is %+v", last)
+		}
+		h.to.full = nil
+		wait(buffer.ReportEvery + time.Second)
+		if last := h.to.last(); last.NotReady != "" {
+			t.Errorf("with room on the disk the report is %+v", last)
+		}
+	})
+	run("TwoOutages", func(t *testing.T, h *harness) {
+		defer h.start(t.Context())()
+		h.notOK = &NotReady{class: atSink, kind: buffer.KindFull, err: errors.New("full")}
+		wait(20*time.Second + time.Millisecond)
+		h.progress.settled(batchNow(), []buffer.Outcome{{Verdict: buffer.Delivered}}, time.Now()) // it was back for less than a tick
+		h.notOK = &NotReady{class: atSink, err: errors.New("503")}
+		wait(2 * time.Second)
+		if last := h.to.last(); last.NotReadyClass != "sink" || last.NotReadyFor > 2*time.Second {
+			t.Errorf("two seconds after the second outage began the report is %+v", last)
 		}
 	})
 	run("Notices", func(t *testing.T, h *harness) {

@@ -29,6 +29,9 @@ func (d DeadLetters) CheckEditedRow(ctx context.Context, e *buffer.DeadEvent, te
 	for column, value := range was {
 		for _, key := range keys {
 			if key != "" && strings.EqualFold(column, key) && !bytes.Equal(is[column], value) {
+				if len(is[column]) == 0 {
+					return fmt.Errorf("the row has no %s; expected %s, because an event keeps its identity", column, value)
+				}
 				return fmt.Errorf("the row's %s is %s; expected %s, because an event keeps its identity", column, is[column], value)
 			}
 		}

@@ -37,21 +37,84 @@ func GoneNames(gone []buffer.Relay) string {
 	return strings.Join(names, " ")
 }
 
-// GoneText says that processes of Gone are, in one sentence: several would hide what else there is to say. The one that reported last comes first.
-func GoneText(gone []buffer.Relay) string {
-	slices.SortStableFunc(gone, func(a, b buffer.Relay) int { return cmp.Compare(a.Seen, b.Seen) })
-	r := &gone[0]
-	if len(gone) > 1 {
-		names := make([]string, len(gone))
-		for i := range gone {
-			names[i] = process(gone[i].Owner)
+// GoneText says that processes of Gone are, in one sentence: several would hide what else there is to say. Those after which no other relay started on
+// their host come first, as one that hangs now; then the one that reported last.
+func GoneText(gone, relays []buffer.Relay) string {
+	gone = slices.Clone(gone)
+	again := replaced(gone, relays)
+	slices.SortStableFunc(gone, func(a, b buffer.Relay) int {
+		return cmp.Or(cmp.Compare(btoi(again[process(a.Owner)]), btoi(again[process(b.Owner)])), cmp.Compare(a.Seen, b.Seen))
+	})
+	missing := slices.IndexFunc(gone, func(r buffer.Relay) bool { return again[process(r.Owner)] })
+	if missing < 0 {
+		missing = len(gone)
+	}
+	const why = "killed, hang, or cannot reach the database"
+	names := make([]string, len(gone))
+	for i := range gone {
+		names[i] = process(gone[i].Owner) + " " + Age(gone[i].Seen) + " ago"
+	}
+	switch since, r := listed(names[missing:]), &gone[0]; {
+	case len(gone) == 1:
+		version, then := "", ""
+		if r.Version != "" {
+			version = " (" + r.Version + ")"
 		}
-		return fmt.Sprintf("%s relays did not stop in order in the last hour: they were killed, hang, or cannot reach the database. The last one reported %s ago: %s",
-			Count(int64(len(gone))), Age(r.Seen), listed(names))
+		if missing == 0 {
+			then = "; another relay started on its host since"
+		}
+		return fmt.Sprintf("relay %s%s reported last %s ago and did not stop in order: it was killed, hangs, or cannot reach the database%s", process(r.Owner), version, Age(r.Seen), then)
+	case missing == 0:
+		return fmt.Sprintf("%s relays did not stop in order in the last hour, and as many started on their hosts since: they were "+why+". They reported last: %s", Count(int64(len(gone))), since)
+	case missing == len(gone):
+		return fmt.Sprintf("%s relays did not stop in order in the last hour: they were "+why+". They reported last: %s", Count(int64(len(gone))), listed(names))
+	default:
+		return fmt.Sprintf("%s relays did not stop in order in the last hour: they were "+why+". They reported last: %s; and, with as many started on their hosts since: %s",
+			Count(int64(len(gone))), listed(names[:missing]), since)
 	}
-	version := ""
-	if r.Version != "" {
-		version = " (" + r.Version + ")"
+}
+
+// replaced returns the processes after which another one started on the same host, one for each.
+func replaced(gone, relays []buffer.Relay) map[string]bool {
+	type start struct {
+		name string
+		ago  time.Duration
+		used bool
 	}
-	return fmt.Sprintf("relay %s%s reported last %s ago and did not stop in order: it was killed, hangs, or cannot reach the database", process(r.Owner), version, Age(r.Seen))
+	var starts []start
+	for i := range relays {
+		r := &relays[i]
+		ago := r.Seen + r.Uptime
+		if at := slices.IndexFunc(starts, func(s start) bool { return s.name == process(r.Owner) }); at >= 0 {
+			starts[at].ago = max(starts[at].ago, ago)
+			continue
+		}
+		starts = append(starts, start{name: process(r.Owner), ago: ago})
+	}
+	slices.SortFunc(starts, func(a, b start) int { return cmp.Compare(b.ago, a.ago) })
+	ended := slices.Clone(gone)
+	slices.SortFunc(ended, func(a, b buffer.Relay) int { return cmp.Compare(b.Seen, a.Seen) })
+	all := map[string]bool{}
+	for i := range ended {
+		name := process(ended[i].Owner)
+		for k := range starts {
+			if s := &starts[k]; !s.used && s.ago < ended[i].Seen && hostOf(s.name) == hostOf(name) {
+				s.used, all[name] = true, true
+				break
+			}
+		}
+	}
+	return all
+}
+
+func hostOf(process string) string {
+	host, _, _ := strings.Cut(process, "/")
+	return host
+}
+
+func btoi(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
 }

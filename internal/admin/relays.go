@@ -126,18 +126,17 @@ func relayProblems(s *buffer.Status, sinks []string, redact func(string) string)
 		problems = append(problems, n.Name()+has+" not been ready for "+Age(n.Longest())+": "+n.Reason)
 	}
 	gone := Gone(relays)
-	addGone := func(but string) {
-		others := slices.DeleteFunc(slices.Clone(gone), func(r buffer.Relay) bool { return process(r.Owner) == but })
-		if len(others) > 0 {
-			ended = Ended{GoneNames(others), GoneText(others)}
+	addGone := func() {
+		if len(gone) > 0 {
+			ended = Ended{GoneNames(gone), GoneText(gone, relays)}
 			problems = append(problems, ended.Text)
 		}
 	}
 	if running > 0 {
-		addGone("")
+		addGone()
 		return problems, ended
 	}
-	text, named, fix := "no relay runs", "", ". > relay run -c relay.yaml"
+	text, fix := "no relay runs", ". > relay run -c relay.yaml"
 	if len(relays) > 0 { // the one that was seen last comes first
 		last := &relays[0]
 		for i := range relays {
@@ -145,16 +144,23 @@ func relayProblems(s *buffer.Status, sinks []string, redact func(string) string)
 				last = &relays[i]
 			}
 		}
-		named = process(last.Owner)
-		if last.Stopped {
-			text += fmt.Sprintf("; %s stopped %s ago", named, Age(last.Seen))
-		} else {
-			text = fmt.Sprintf("no relay has reported for %s; %s did not stop in order: it was killed, or it runs and hangs, or cannot reach the database", Age(last.Seen), named)
-			fix = ". > restart it, because it reads secrets at its start, or start another: relay run -c relay.yaml"
+		switch name := process(last.Owner); {
+		case last.Stopped:
+			text += fmt.Sprintf("; %s stopped %s ago", name, Age(last.Seen))
+		case len(gone) <= 1:
+			text = fmt.Sprintf("no relay has reported for %s; %s did not stop in order: it was killed, or it runs and hangs, or cannot reach the database", Age(last.Seen), name)
+		default: // the names are those of all pipelines
+			text = "no relay has reported for " + Age(last.Seen)
+		}
+		if !last.Stopped {
+			fix += "; stop one that still runs before: it reads its secrets at its start"
+		}
+		if !last.Stopped && len(gone) <= 1 {
+			return []string{text + fix}, Ended{}
 		}
 	}
 	problems = []string{text + fix}
-	addGone(named)
+	addGone()
 	return problems, ended
 }
 

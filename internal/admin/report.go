@@ -20,7 +20,9 @@ type Report struct {
 
 // PipelineReport is the status of one pipeline.
 type PipelineReport struct {
-	Name    string `json:"name"`
+	Name string `json:"name"`
+	// Server is the database's, by which pipelines of one are told; "" if nobody asks.
+	Server  string `json:"-"`
 	Pending int64  `json:"pending"`
 	// OldestPendingSeconds is the age of the oldest pending event: 0 if there is none, null if nothing says it.
 	OldestPendingSeconds *float64 `json:"oldest_pending_seconds"`
@@ -44,6 +46,9 @@ type PipelineReport struct {
 	// NothingSent is why nothing is sent although the buffer can be read: the projection of a custom table cannot be run, or the database takes no
 	// writes.
 	NothingSent string `json:"nothing_is_sent,omitempty"`
+	// DiskFull says that the disk of the database is full, so that applications cannot commit, and what to do. Only relay status sets it; a running relay is not
+	// ready then.
+	DiskFull string `json:"disk_full,omitempty"`
 	// Sinks are several sinks; nil for a single one. An event that several of them do not have is in Pending once.
 	Sinks []SinkReport `json:"sinks,omitempty"`
 	// Waits are why batches wait, the most frequent reasons first; nil if there are several sinks, which have their own.

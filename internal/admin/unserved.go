@@ -19,7 +19,7 @@ func Unserved(s *buffer.Status, configured []string) (findings []buffer.Finding)
 		findings = append(findings, buffer.Finding{
 			Level: buffer.LevelWarning, Subject: about,
 			Text: fmt.Sprintf("is not in the configuration, and no relay that runs has it: its pending events (%s) are not sent", Count(one.Pending)),
-			Fix:  "configure it again, or end what waits: relay sinks drop " + one.Name + " -c relay.yaml",
+			Fix:  "configure it again; if it has another name now, add was: " + one.Name + " to that sink; or end what waits, which is then never sent: relay sinks drop " + one.Name + " -c relay.yaml",
 		})
 	}
 	return findings

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"os"
 	"strings"
 	"testing"
 )
@@ -50,5 +51,72 @@ func TestDoctor_Values(t *testing.T) {
 	said = doctorJSON(t, config(" -- no delay: visible_after, start_time, publish_on -- no mark: aasm_state, stage"), 0)
 	if rows := said.find("p", "warning", "rows"); strings.Count(rows, "\n") > 0 || !strings.Contains(rows, "scheduled_for") {
 		t.Errorf("with comments, doctor says\n%s", rows)
+	}
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	delayed := write(t, strings.Replace(string(text), "table: notes\n", "table: notes\n      available_at: scheduled_for\n", 1))
+	said = doctorJSON(t, delayed, 1)
+	if said := said.find("p", "error", "tables"); !strings.Contains(said, "has no time zone; expected timestamptz > ALTER TABLE") ||
+		!strings.Contains(said, "AT TIME ZONE 'America/New_York' -- or 'UTC', if they hold UTC") {
+		t.Errorf("with source.available_at, doctor says\n%s", said)
+	}
+}
+
+// TestDoctor_Numbers: Unix times and spans delay rows, too, and a status says that a row was given up.
+func TestDoctor_Numbers(t *testing.T) {
+	t.Parallel()
+	for name, sqlite := range map[string]bool{"postgres": false, "sqlite": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newAppDatabase(t, sqlite)
+			id, now, later, more, wants := "bigserial", "extract(epoch FROM now())::bigint", "now() + interval '1 day'", ", wait interval", []string{
+				`> if it does not delay rows, add a comment to source.project: -- no delay: due_ms; if it does: name the condition as source.where, such as to_timestamp("due_ms" / 1000.0) <= now()`,
+				`such as to_timestamp("due") <= now()`, `such as "created_at" + "delay_seconds" * interval '1 second' <= now()`,
+				`wait whose wait is greater than 0 (2 of`, `such as "created_at" + "wait" <= now()`,
+			}
+			if sqlite {
+				id, now, later, more, wants = "INTEGER", "CAST(strftime('%s', 'now') AS INTEGER)", "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '+1 day')", "", []string{
+					`such as "due_ms" / 1000 <= CAST(strftime('%s', 'now') AS INTEGER)`, `such as julianday("created_at") + "delay_seconds" / 86400.0 <= julianday('now')`,
+					`wait whose visible_after lies in the future (2 of the first 1000): they are sent at once > if it does not delay rows, add a comment to source.project: -- no delay: visible_after; if it does: name the condition as source.where, such as julianday("visible_after") <= julianday('now')`,
+					`(2 of the first 1000: lower("stage") IN (`, "-- no mark: stage",
+				}
+			}
+			group := "uuid"
+			if sqlite {
+				group = "TEXT"
+			}
+			db.exec("CREATE TABLE notes (id " + id + " PRIMARY KEY, topic TEXT, due BIGINT, due_ms BIGINT, number BIGINT, expires_at BIGINT, delay_seconds INT, visible_after " + map[bool]string{true: "TEXT", false: "timestamptz"}[sqlite] +
+				", stage TEXT, aasm_state TEXT, created_at " + map[bool]string{true: "TEXT", false: "timestamptz"}[sqlite] + more + ", group_id " + group + ")")
+			db.exec("INSERT INTO notes (topic, due, due_ms, number, expires_at, delay_seconds, visible_after, stage, aasm_state) SELECT 'sent', n, n * 1000, n, n, 3600, " + later + ", 'delivered', 'Failed' FROM (SELECT " + now + " + 3600 AS n) AS x")
+			db.exec("INSERT INTO notes (topic, due, due_ms, number, expires_at, delay_seconds, visible_after, stage, aasm_state) SELECT 'sent', n, n * 1000, n, n, 3600, " + later + ", 'delivered', 'Failed' FROM (SELECT " + now + " + 3600 AS n) AS x")
+			db.exec("INSERT INTO notes (due, due_ms, delay_seconds, stage) SELECT n, n * 1000, 0, 'new' FROM (SELECT " + now + " AS n) AS x")
+			if !sqlite {
+				db.exec("UPDATE notes SET wait = interval '1 hour' WHERE topic = 'sent'")
+			}
+			config := func(comments string) string {
+				return write(t, "pipelines:\n  - name: p\n    source:\n      url: '"+db.url+"'\n      table: notes\n      project: |\n        SELECT e.id, '1' AS payload FROM {events} e"+comments+"\n    sink: {url: 'stdout:'}\n")
+			}
+			path := config("")
+			do(t, nil, "migrate", "-c", path).want(t, 0, "p: ", "")
+			said := doctorJSON(t, path, 0)
+			rows := said.find("p", "warning", "rows")
+			for _, want := range append(wants, "wait whose due lies in the future (2 of", "wait whose due_ms lies in the future (2 of", "wait whose delay_seconds is greater than 0 (2 of the first 1000): they are sent at once",
+				`given up or withdrawn (2 of the first 1000: NOT (lower("aasm_state"`, "IN ('failed', ", "-- no mark: aasm_state") {
+				if !strings.Contains(rows, want) {
+					t.Errorf("doctor does not say %s, but\n%s", want, rows)
+				}
+			}
+			for _, name := range []string{"number", "expires_at", "topic"} {
+				if strings.Contains(rows, name) {
+					t.Errorf("doctor warns of %s:\n%s", name, rows)
+				}
+			}
+			said = doctorJSON(t, config(" -- no delay: due, due_ms, delay_seconds, wait, visible_after -- no mark: stage, aasm_state"), 0)
+			if rows := said.find("p", "warning", "rows"); rows != "" {
+				t.Errorf("with comments, doctor says\n%s", rows)
+			}
+		})
 	}
 }

@@ -44,7 +44,9 @@ func (a *app) initCommand() *cobra.Command {
 		Long: `Init writes a working relay.yaml with comments, from a table of your database to a
 sink. On a terminal it asks for what the flags do not say. It reads the database's
 catalog to propose what to send, and lists it: columns whose names suggest secrets,
-such as password_digest, are left out. It changes nothing there, and sends nothing.
+such as password_digest, are left out. It counts what the newest 1000 rows of the
+table say in columns that may delay or mark them, and warns of it. It changes
+nothing there, and sends nothing.
 
 The file never contains a URL or a secret. It names environment variables:
 ` + scaffold.SourceVariable + `, ` + scaffold.SinkVariable + ` and those of the sink's API.`,
@@ -103,6 +105,7 @@ func (a *app) init(ctx context.Context, f *initFlags) error {
 	if err := askName(q, f, &d); err != nil {
 		return err
 	}
+	inspectValues(ctx, &d)
 	text := d.Text()
 	cfg, err := validateDraft(&d, text)
 	if err != nil {
@@ -147,6 +150,22 @@ func (a *app) askSource(ctx context.Context, q *questions, f *initFlags, d *scaf
 		return err
 	})
 	return catalog, err
+}
+
+// inspectValues looks at the newest rows of a custom table.
+func inspectValues(ctx context.Context, d *scaffold.Draft) {
+	probes := d.Probes()
+	if probes == nil || d.Source.Table.Unreadable() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, introspectTimeout)
+	defer cancel()
+	counts, err := introspect.Count(ctx, d.Source.Driver, d.Source.URL, d.Source.Sample(probes))
+	if err != nil {
+		d.Values = []scaffold.Notice{{Text: "The values in the newest rows could not be looked at: " + err.Error()}}
+		return
+	}
+	d.Values = scaffold.Notices(probes, counts)
 }
 
 // sqliteURL returns the URL of an existing file, and any other answer as it is.
@@ -414,6 +433,7 @@ func warnings(d *scaffold.Draft) []scaffold.Notice {
 	}
 	all = append(all, d.Source.Marks()...)
 	all = append(all, d.Source.Ends()...)
+	all = append(all, d.Values...)
 	if column := d.Source.Delay(); column != "" {
 		add("No row is sent before the time in " + column + ": it is source.available_at in the file. If it says something else, remove that line.")
 	}

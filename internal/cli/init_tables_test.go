@@ -3,6 +3,7 @@ package cli
 import (
 	"database/sql"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -177,4 +178,17 @@ func appDatabaseAt(t *testing.T, server string) *appDatabase {
 // initEnv has the variables of a configuration that init wrote.
 func initEnv(source, sink string) []string {
 	return []string{"RELAY_SOURCE_URL=" + source, "RELAY_SINK_URL=" + sink}
+}
+
+// TestURL_ParameterOfADriver: a parameter that only the application's driver knows is named.
+func TestURL_ParameterOfADriver(t *testing.T) {
+	t.Parallel()
+	url := newDatabase(t).url
+	sign := "?"
+	if strings.Contains(url, "?") {
+		sign = "&"
+	}
+	url += sign + "pool=5"
+	do(t, nil, "init", "--source", url, "--sink", "stdout:", "-o", filepath.Join(t.TempDir(), "relay.yaml")).want(t, 1, "", `unrecognized configuration parameter "pool" (SQLSTATE 42704); remove that parameter from the URL`)
+	do(t, nil, "status", "-c", write(t, onePipeline("orders", url, "stdout:"))).want(t, 1, "", "PostgreSQL does not know a parameter of source.url, which is perhaps one of the application's driver, such as pool or schema; remove it: ")
 }

@@ -201,7 +201,7 @@ func TestInit_CompositeKey(t *testing.T) {
 		return do(t, nil, "init", "--source", db.url, "--table", table, "--sink", "stdout:", "-o", path)
 	}
 	parts := initialize("parts")
-	parts.want(t, 2, "", "its primary key has 2 columns; expected an integer or a uuid; use the relay's own table (--table outbox_events)\n")
+	parts.want(t, 2, "", "its primary key has 2 columns; expected an integer or a uuid (the table is partitioned, so only its partition key can be unique); use the relay's own table (--table outbox_events)\n")
 	refused := initialize("item_events")
 	refused.want(t, 2, "", "; if id alone identifies a row, add a constraint and run init again, or use the relay's own table (--table outbox_events) > ALTER TABLE item_events ADD UNIQUE (id)\n")
 	_, fix, _ := strings.Cut(refused.stderr, "> ")

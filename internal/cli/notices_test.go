@@ -155,15 +155,49 @@ func TestGone(t *testing.T) {
 		}
 	}
 	db.exec(`INSERT INTO outbox_relays (buffer, sink, owner, version, seen_at, delivered, dead, last_minute, stopped)
-		SELECT 'public.outbox_events', '', 'more/' || n || '/orders', 'v2', clock_timestamp() - interval '40 minutes' - n * interval '1 minute', 5, 0, 5, false FROM generate_series(1, 6) n`)
+		SELECT 'public.outbox_events', '', 'more' || n || '/1/orders', 'v2', clock_timestamp() - interval '40 minutes' - n * interval '1 minute', 5, 0, 5, false FROM generate_series(1, 6) n`)
 	for _, command := range []string{"status", "doctor"} {
-		do(t, nil, command, "-c", path).want(t, 0, "7 relays did not stop in order in the last hour: they were killed, hang, or cannot reach the database. The last one reported 30m ", "")
-		do(t, nil, command, "-c", path).want(t, 0, " ago: killed/18, more/1, more/2, more/3, more/4, and 2 more", "")
+		do(t, nil, command, "-c", path).want(t, 0, "7 relays did not stop in order in the last hour: they were killed, hang, or cannot reach the database. They reported last: killed/18 30m ", "")
+		do(t, nil, command, "-c", path).want(t, 0, " ago, and 2 more", "")
 	}
-	db.exec("DELETE FROM outbox_relays WHERE owner LIKE 'runs/%' OR owner LIKE 'more/%'")
+	db.exec("DELETE FROM outbox_relays WHERE owner LIKE 'runs/%' OR owner LIKE 'more%'")
 	do(t, nil, "status", "-c", path).want(t, 0, "orders: relay killed/18 (v2) reported last 30m ", "")
 	db.exec("DELETE FROM outbox_relays WHERE owner LIKE 'ended/%'")
-	do(t, nil, "status", "-c", path).want(t, 0, "; killed/18 did not stop in order: it was killed, or it runs and hangs, or cannot reach the database. > restart it", "")
+	do(t, nil, "status", "-c", path).want(t, 0, "; killed/18 did not stop in order: it was killed, or it runs and hangs, or cannot reach the database. > relay run -c ", "")
+	do(t, nil, "status", "-c", path).want(t, 0, "; stop one that still runs before: it reads its secrets at its start\n", "")
+}
+
+// TestGone_Replaced: a relay that hangs now comes before those that were killed and started again.
+func TestGone_Replaced(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	path := write(t, onePipeline("orders", db.url, "stdout:"))
+	insert := func(owner, started, seen string) {
+		db.exec(`INSERT INTO outbox_relays (buffer, sink, owner, version, started_at, seen_at, delivered, dead, last_minute, stopped) VALUES
+			('public.outbox_events', '', '` + owner + `/orders', 'v1', clock_timestamp() - interval '` + started + `', clock_timestamp() - interval '` + seen + `', 5, 0, 5, false)`)
+	}
+	expect := func(want string) {
+		t.Helper()
+		for _, command := range []string{"status", "doctor"} {
+			do(t, nil, command, "-c", path).want(t, 0, want, "")
+		}
+	}
+	insert("vm/1", "2 hours", "50 minutes")
+	insert("vm/2", "49 minutes", "35 minutes")
+	insert("vm/3", "-26 minutes", "-1 hours") // it has run for 34 minutes, whenever it is asked
+	expect("2 relays did not stop in order in the last hour, and as many started on their hosts since: they were killed, hang, or cannot reach the database. They reported last: vm/2 35m ")
+	expect("s ago, vm/1 50m ")
+	insert("vm/4", "2 hours", "10 minutes")
+	expect("or cannot reach the database. They reported last: vm/4 10m ")
+	expect("s ago; and, with as many started on their hosts since: vm/2 35m ")
+	db.exec("DELETE FROM outbox_relays WHERE owner LIKE 'vm/1/%' OR owner LIKE 'vm/4/%'")
+	expect("relay vm/2 (v1) reported last 35m ")
+	expect("it was killed, hangs, or cannot reach the database; another relay started on its host since")
+	insert("vm/1", "2 hours", "50 minutes")
+	db.exec("DELETE FROM outbox_relays WHERE owner LIKE 'vm/3/%'")
+	do(t, nil, "status", "-c", path).want(t, 0, "orders: no relay has reported for 35m ", "")
+	expect("They reported last: vm/2 35m ")
+	expect("s ago; and, with as many started on their hosts since: vm/1 50m ")
 }
 
 // TestGone_SeveralPipelines: a process that was killed is named once, and not for each of its pipelines.

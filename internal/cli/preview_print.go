@@ -80,7 +80,7 @@ func (a *app) printRequests(b *strings.Builder, paint func(colour, string) strin
 		fmt.Fprintf(b, "\n%s the headers of %s\nThe request program ignores them: %s\n", paint(yellow, "not sent:"), eventsOf(result.WithoutHeaders), config.AddHeaders)
 	}
 	b.WriteString(describeUnknownMembers(&p.Sink, paint))
-	if text, fix := p.PicksOfBatch(); text != "" {
+	if text, fix := p.UnsentOfBatch(); text != "" {
 		fmt.Fprintf(b, "\n%s the request program %s\n%s\n", paint(yellow, "warning:"), text, fix)
 	}
 	for _, r := range result.Rejected {

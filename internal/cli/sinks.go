@@ -355,13 +355,19 @@ func sinkReports(registries []*registry) []sinkReport {
 
 // served says when a relay that serves a sink was last seen: now if one runs that reports it.
 func (r *registry) served(s *buffer.RegisteredSink) string {
+	unseen := s.Unseen // to the minute
+	for i := range r.relays {
+		if of := &r.relays[i]; of.Sink == s.Name && s.DroppedAt.IsZero() {
+			unseen = min(unseen, of.Seen)
+		}
+	}
 	switch {
 	case s.DroppedAt.IsZero() && slices.ContainsFunc(r.relays, func(of buffer.Relay) bool { return of.Sink == s.Name && of.Runs() }):
 		return "now"
 	case s.SeenAt.IsZero():
 		return "never"
 	case s.Served():
-		return admin.Age(s.Unseen) + " ago"
+		return admin.Age(unseen) + " ago"
 	}
 	return s.SeenAt.UTC().Format(time.DateTime)
 }

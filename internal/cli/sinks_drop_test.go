@@ -170,9 +170,9 @@ func takesOver(t *testing.T, db *database) {
 func TestSinks_Served(t *testing.T) {
 	t.Parallel()
 	seen := time.Date(2026, 11, 23, 22, 14, 5, 0, time.UTC)
-	r := registry{relays: []buffer.Relay{{Sink: "crm", Seen: 9 * time.Second}, {Sink: "old", RelayReport: buffer.RelayReport{Stopped: true}}, {Sink: "killed", Seen: time.Minute}}}
+	r := registry{relays: []buffer.Relay{{Sink: "crm", Seen: 9 * time.Second}, {Sink: "old", Seen: 1300 * time.Millisecond, RelayReport: buffer.RelayReport{Stopped: true}}, {Sink: "killed", Seen: time.Minute}}}
 	for want, s := range map[string]buffer.RegisteredSink{
-		"never": {}, "now": {Name: "crm", SeenAt: seen, Unseen: 55 * time.Second}, "1m 25s ago": {Name: "old", SeenAt: seen, Unseen: 85 * time.Second},
+		"never": {}, "now": {Name: "crm", SeenAt: seen, Unseen: 55 * time.Second}, "1.3s ago": {Name: "old", SeenAt: seen, Unseen: 85 * time.Second},
 		"12s ago": {Name: "crm", SeenAt: seen, Unseen: 12 * time.Second, DroppedAt: seen}, "59s ago": {Name: "killed", SeenAt: seen, Unseen: 59 * time.Second},
 		"2026-11-23 22:14:05": {Name: "redis", SeenAt: seen, Unseen: 3 * time.Minute},
 	} {

@@ -169,6 +169,7 @@ func (s *statusReader) read(ctx context.Context, redact func(string) string) (ad
 			continue
 		}
 		one := admin.NewPipelineReport(p.Name, p.MaxWaiting, p.SinkNames(), deadLettersOf(p, s.buffers[i]).Notifies, statuses[i], redact)
+		one.Server = p.Source.URL.String()
 		if wrong[i] != nil {
 			one.SetNothingSent(redact(wrong[i].Error()), errors.Is(wrong[i], buffer.ErrNoWrites))
 		}
@@ -180,6 +181,9 @@ func (s *statusReader) read(ctx context.Context, redact func(string) string) (ad
 		}
 		if p.Scheduled() {
 			one.SetScheduled()
+		}
+		if full := blockers[i].full; full != nil && wrong[i] == nil {
+			one.DiskFull = redact(full.Error()) + ": applications cannot commit. > free space on the disk of the database"
 		}
 		for _, f := range blockers[i].left {
 			one.Notices = append(one.Notices, redact(f.Text+". > "+f.Fix))
@@ -205,6 +209,8 @@ type blockers struct {
 	locker *buffer.VacuumBlocker
 	// hidden is a transaction whose age the role may not see.
 	hidden []buffer.Finding
+	// full is why the application cannot commit although the database can be read; nil if it can.
+	full error
 	// left are tables of the pipeline that it does not send from any more.
 	left []buffer.Finding
 }
@@ -225,6 +231,9 @@ func status(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (s buffer.
 	source, ok := b.(supervisor.Source)
 	if !ok || err != nil {
 		return s, found, err
+	}
+	if space, ok := b.(buffer.SpaceChecker); ok {
+		found.full = space.CheckSpace(ctx)
 	}
 	if owner, ok := b.(alsoOwned); ok {
 		if found.left, err = owner.AlsoOwned(ctx); err != nil {
@@ -280,55 +289,83 @@ func statusTable(r admin.Report, maxWidth int) string {
 		rows[i] = append(rows[i], states[i])
 	}
 	text := columns(rows, maxWidth)
-	ended, said := endedTogether(r.Pipelines)
+	ended, said := saidTogether(r.Pipelines, func(p *admin.PipelineReport) (key, text string) {
+		if !slices.Contains(p.RelayProblems, p.Ended.Text) {
+			return "", ""
+		}
+		return p.Ended.Names, p.Ended.Text
+	})
+	open, openSaid := saidTogether(r.Pipelines, openTransaction)
+	full, fullSaid := saidTogether(r.Pipelines, func(p *admin.PipelineReport) (key, text string) {
+		if p.DiskFull == "" {
+			return "", ""
+		}
+		return p.Server, p.DiskFull
+	})
 	for i := range r.Pipelines {
-		for _, why := range reasons(&r.Pipelines[i], said) {
+		p := &r.Pipelines[i]
+		for _, why := range reasons(p, said[p.Name], openSaid[p.Name], fullSaid[p.Name]) {
 			text += why + "\n"
 		}
 	}
-	return text + ended
+	return text + ended + open + full
 }
 
-// endedTogether returns a line for each set of relays that did not stop in order and that several pipelines tell of, such as those of one process, and
-// which pipelines these are.
-func endedTogether(pipelines []admin.PipelineReport) (lines string, said map[string]bool) {
+// openTransaction says which transaction blocks vacuum, or is open and cannot be seen. The key is the same for pipelines of one server.
+func openTransaction(p *admin.PipelineReport) (key, text string) {
+	switch b := p.VacuumBlockedBy; {
+	case b != nil && p.LockedBy == nil:
+		return fmt.Sprint(p.Server, b.Kind, b.PID, b.Name), "vacuum is blocked: " + b.Text + ". > relay doctor -c relay.yaml"
+	case p.HiddenTransaction != "":
+		return p.Server + p.HiddenTransaction, p.HiddenTransaction
+	}
+	return "", ""
+}
+
+// saidTogether returns a line for each text that several pipelines have, those with the same key, and which pipelines these are. text is "" for a pipeline
+// that has none.
+func saidTogether(pipelines []admin.PipelineReport, text func(*admin.PipelineReport) (key, text string)) (lines string, said map[string]bool) {
 	said = map[string]bool{}
 	for i := range pipelines {
-		p := &pipelines[i]
+		key, of := text(&pipelines[i])
 		var names []string
 		for j := range pipelines {
-			if other := &pipelines[j]; p.Ended.Names != "" && other.Ended.Names == p.Ended.Names && slices.Contains(other.RelayProblems, other.Ended.Text) {
-				names = append(names, other.Name)
+			if other, _ := text(&pipelines[j]); key != "" && other == key {
+				names = append(names, pipelines[j].Name)
 			}
 		}
-		if len(names) < 2 || said[p.Name] || !slices.Contains(names, p.Name) {
+		if len(names) < 2 || said[pipelines[i].Name] {
 			continue
 		}
 		for _, name := range names {
 			said[name] = true
 		}
-		of := strings.Join(names, ", ")
+		together := strings.Join(names, ", ")
 		if len(names) == len(pipelines) {
-			of = "all pipelines"
+			together = "all pipelines"
 		}
-		lines += of + ": " + oneLine(p.Ended.Text) + "\n"
+		lines += together + ": " + oneLine(of) + "\n"
 	}
 	return lines, said
 }
 
-// reasons say why events of a pipeline wait, a line each. endedSaid names the pipelines for which another line tells of relays that did not stop in order.
-func reasons(p *admin.PipelineReport, endedSaid map[string]bool) (lines []string) {
+// reasons say why events of a pipeline wait, a line each. endedSaid, openSaid and fullSaid report whether other lines tell of relays that did not stop in order,
+// of an open transaction, and of a full disk.
+func reasons(p *admin.PipelineReport, endedSaid, openSaid, fullSaid bool) (lines []string) {
 	add := func(text string) { lines = append(lines, p.Name+": "+oneLine(text)) }
 	for i := range p.Pauses {
 		add(p.Pauses[i].Text(p.Name))
 	}
 	for _, problem := range p.RelayProblems {
-		if problem != p.Ended.Text || !endedSaid[p.Name] {
+		if problem != p.Ended.Text || !endedSaid {
 			add(problem)
 		}
 	}
 	if p.NothingSent != "" {
 		add("nothing is sent: " + p.NothingSent)
+	}
+	if p.DiskFull != "" && !fullSaid {
+		add(p.DiskFull)
 	}
 	if p.ClaimingStopped != "" {
 		add(p.ClaimingStopped)
@@ -360,14 +397,12 @@ func reasons(p *admin.PipelineReport, endedSaid map[string]bool) (lines []string
 	}
 	if p.LockedBy != nil {
 		add("stands still: " + p.LockedBy.Text + ". > " + p.LockedBy.Fix)
-	} else if p.VacuumBlockedBy != nil {
-		add("vacuum is blocked: " + p.VacuumBlockedBy.Text + ". > relay doctor -c relay.yaml")
+	}
+	if _, text := openTransaction(p); text != "" && !openSaid {
+		add(text)
 	}
 	if p.Delayed != nil {
 		add(p.Delayed.Text())
-	}
-	if p.HiddenTransaction != "" {
-		add(p.HiddenTransaction)
 	}
 	if p.Dead > 0 {
 		add(plural(p.Dead, "dead letter", "dead letters") + ". > relay dead list -c relay.yaml")

@@ -37,7 +37,7 @@ func (c *Config) Warnings() (all []Warning) {
 		for _, one := range p.PerSink() {
 			path := cmp.Or(one.SinkName, "sink")
 			one.Sink.warn(path, add)
-			if text, fix := one.PicksOfBatch(); text != "" {
+			if text, fix := one.UnsentOfBatch(); text != "" {
 				add(one.Sink.Place, path+".request "+text, fix)
 			}
 			if p.Source.Custom.Is() && projectsHeaders.MatchString(p.Source.Custom.Project) && one.Sink.IgnoresHeaders() {
@@ -87,13 +87,22 @@ func (s *Sink) UnknownMembers() (all []UnknownMember) {
 	return all
 }
 
-// PicksOfBatch says that the program of an http sink sends fewer events than a batch may have, although all of them count as delivered, and
-// what to do; "" if that is not sure. A dead-letter hook may name one of several on purpose.
-func (p *Pipeline) PicksOfBatch() (text, fix string) {
+// UnsentOfBatch says that the program of an http sink sends fewer events than a batch may have, although all of them count as delivered, and
+// what to do; "" if that is not sure, or if a comment says that it is on purpose. A dead-letter hook may name one of several on purpose.
+func (p *Pipeline) UnsentOfBatch() (text, fix string) {
 	if p.Sink.Driver != "http" {
 		return "", ""
 	}
-	n, ok := jq.Picks(p.Sink.HTTP.Request)
+	program := p.Sink.HTTP.Request
+	if part := jq.Filters(program); part != "" && !eventsComment.MatchString(program) {
+		// A secret is only masked if it stands there as it is.
+		if len(part) > 60 || strings.Contains(part, `"`) && !strings.Contains(program, part) {
+			part = "a condition"
+		}
+		return "sends only the events that pass " + part + ", and the others count as delivered, too",
+			`name those that are meant by match of a sink, or by source.where; or let the program fail for the others, as // error("no email") does: they become dead letters; or add a comment: # not sent: events`
+	}
+	n, ok := jq.Picks(program)
 	switch {
 	case !ok || !p.AutoBatchSize && p.BatchSize <= n:
 		return "", ""
@@ -109,6 +118,9 @@ func (p *Pipeline) PicksOfBatch() (text, fix string) {
 	return "sends " + events + " of a batch " + text + ", and all of them count as delivered",
 		fmt.Sprintf("set batch_size: %d, or send all events, as [.events[] | ...] does", n)
 }
+
+// eventsComment matches a comment of a program that says that events are left out on purpose.
+var eventsComment = regexp.MustCompile(`(?i)#.*\bnot sent\b.*\bevents\b`)
 
 // looksLikeField matches a hash tag that is probably meant as a placeholder for a field of an event or a column of its row.
 var looksLikeField = regexp.MustCompile(`(?i)\{(id|type|tenant|payload|headers|\w+_(id|type|name|key|uuid|at))\}`)

@@ -57,7 +57,7 @@ func relays(ctx context.Context, p *config.Pipeline, b buffer.Buffer, local func
 			ended, its = "they", "their"
 		}
 		findings = append(findings, buffer.Finding{
-			Level: buffer.LevelWarning, Subject: about, Text: admin.GoneText(gone),
+			Level: buffer.LevelWarning, Subject: about, Text: admin.GoneText(gone, status.Relays),
 			Fix: "find out why " + ended + " ended: " + its + " log, memory limits, a crash of the host. " + map[bool]string{true: "The next relay takes", false: "Other relays take"}[running == 0] +
 				" " + its + " batches over when their leases end",
 			About: fmt.Sprint("ended ", running == 0, admin.GoneNames(gone)), // the ages in the text differ

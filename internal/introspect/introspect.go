@@ -1,5 +1,5 @@
 // Package introspect finds the tables of an application's database that could be a buffer, and the rows
-// they refer to. It reads the catalog only, and changes nothing.
+// they refer to. It reads the catalog, and the newest rows of one table; it changes nothing.
 package introspect
 
 import (

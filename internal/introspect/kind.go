@@ -119,16 +119,24 @@ func (t *Table) unsuitableKey() string {
 	}
 	switch len(t.Key) {
 	case 0:
-		return "it has no primary key; expected " + expected
+		return "it has no primary key; expected " + expected + t.partitioned()
 	case 1:
 	default:
-		return fmt.Sprintf("its primary key has %d columns; expected %s", len(t.Key), expected)
+		return fmt.Sprintf("its primary key has %d columns; expected %s", len(t.Key), expected) + t.partitioned()
 	}
 	key := t.Column(t.Key[0])
 	if !sqlite && (key.Integer() || key.Type == "uuid") || sqlite && key.Type == "integer" {
 		return ""
 	}
 	return fmt.Sprintf("its primary key %s is %s; expected %s", key.Name, key.Type, expected)
+}
+
+// partitioned says why a table that is partitioned has no key of one column.
+func (t *Table) partitioned() string {
+	if !t.IsPartitioned {
+		return ""
+	}
+	return " (the table is partitioned, so only its partition key can be unique)"
 }
 
 // Identifying returns a column that identifies a row, or would if it were unique, of a table without a suitable primary key: id, or

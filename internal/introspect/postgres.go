@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"strconv"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -82,44 +81,26 @@ WHERE c.contype = 'f' AND c.conrelid = ANY ($1) AND c.conparentid = 0
 ORDER BY c.conrelid, a.attnum, c.oid`
 
 func openPostgres(ctx context.Context, url string) (d *Database, err error) {
-	c, err := pgx.ParseConfig(url)
-	if err != nil {
-		return nil, err
-	}
-	c.DefaultQueryExecMode = pgx.QueryExecModeExec // works through a pooler
-	conn, err := pgx.ConnectConfig(ctx, c)
-	if err != nil {
-		return nil, connectError(c, err)
-	}
-	defer func() {
-		late, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		err = errors.Join(err, conn.Close(late))
-	}()
-	// One snapshot, so that the results are consistent.
-	tx, err := conn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly})
-	if err != nil {
-		return nil, err
-	}
-	defer func() { _ = tx.Rollback(context.WithoutCancel(ctx)) }() // it is read-only
-	// Nothing that others made along the search path is called.
-	if _, err := tx.Exec(ctx, "SET LOCAL search_path = pg_catalog, pg_temp"); err != nil {
-		return nil, err
-	}
 	d = &Database{Schemas: map[string]bool{}}
-	if err := tx.QueryRow(ctx, canCreateSQL).Scan(&d.Role, &d.CanCreateSchema); err != nil {
-		return nil, err
-	}
-	if err := tx.QueryRow(ctx, zoneSQL).Scan(&d.Zone); err != nil {
-		return nil, err
-	}
-	return d, d.readPostgres(ctx, tx)
+	err = readPostgres(ctx, url, func(tx pgx.Tx) error {
+		if err := tx.QueryRow(ctx, canCreateSQL).Scan(&d.Role, &d.CanCreateSchema); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, zoneSQL).Scan(&d.Zone); err != nil {
+			return err
+		}
+		return d.readPostgres(ctx, tx)
+	})
+	return d, err
 }
 
 // connectError says why a connection failed, and what to do. What the server says stands instead of pgx's list of all tries.
 func connectError(c *pgx.ConnConfig, err error) error {
 	at := net.JoinHostPort(c.Host, strconv.Itoa(int(c.Port)))
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
+		if refused.Code == "42704" { // undefined_object
+			return fmt.Errorf("PostgreSQL at %s refuses the connection: %s (SQLSTATE %s); remove that parameter from the URL: it is perhaps one of the application's driver", at, refused.Message, refused.Code)
+		}
 		return fmt.Errorf("PostgreSQL at %s refuses the connection: %s (SQLSTATE %s); correct the URL, or create the role or the database", at, refused.Message, refused.Code)
 	}
 	return fmt.Errorf("cannot reach PostgreSQL at %s; start the server, or correct the URL: %w", at, err)

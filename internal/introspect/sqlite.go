@@ -3,9 +3,6 @@ package introspect
 import (
 	"context"
 	"database/sql"
-	"errors"
-	"fmt"
-	"net/url"
 	"slices"
 	"strings"
 )
@@ -26,26 +23,8 @@ SELECT "from", "table", COALESCE("to", ''), (SELECT count(*) FROM pragma_foreign
 FROM pragma_foreign_key_list(?1) f WHERE f.seq = 0 ORDER BY f.id DESC`
 
 func openSQLite(ctx context.Context, source string) (d *Database, err error) {
-	path := strings.TrimPrefix(source, "sqlite://")
-	if decoded, err := url.PathUnescape(path); err == nil {
-		path = decoded
-	}
-	name := &url.URL{Scheme: "file", Path: path, RawQuery: "mode=ro&_pragma=busy_timeout(5000)"}
-	db, err := sql.Open("sqlite", name.String())
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, db.Close()) }()
-	tx, err := db.BeginTx(ctx, &sql.TxOptions{ReadOnly: true})
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	defer func() { _ = tx.Rollback() }() // it is read-only
 	d = &Database{}
-	if err := d.readSQLite(ctx, tx); err != nil {
-		return nil, fmt.Errorf("%s: %w", path, err)
-	}
-	return d, nil
+	return d, readSQLite(ctx, source, func(tx *sql.Tx) error { return d.readSQLite(ctx, tx) })
 }
 
 func (d *Database) readSQLite(ctx context.Context, tx *sql.Tx) error {

@@ -1,7 +1,6 @@
 package jq
 
 import (
-	"maps"
 	"slices"
 	"strings"
 
@@ -93,30 +92,20 @@ func either(a, b value) value {
 	return value{}
 }
 
-// reader walks a program and notes the members that it reads. Its maps are those of the scope.
+// reader walks a program and notes the members that it reads.
 type reader struct {
-	found     *[]UnknownMember
-	steps     *int
-	quiet     bool // nothing is noted
-	variables map[string]value
-	functions map[string]*gojq.FuncDef
+	found *[]UnknownMember
+	steps *int
+	quiet bool // nothing is noted
+	scope[value]
 }
-
-// maxSteps bounds the calls of functions that call functions.
-const maxSteps = 10_000
 
 // query returns what is known of the results of a query.
 func (r reader) query(q *gojq.Query, in value) value {
 	if *r.steps++; q == nil || *r.steps > maxSteps {
 		return value{}
 	}
-	for _, f := range q.FuncDefs {
-		r.functions = maps.Clone(r.functions)
-		if r.functions == nil {
-			r.functions = map[string]*gojq.FuncDef{}
-		}
-		r.functions[f.Name] = f
-	}
+	r.scope = r.define(q.FuncDefs)
 	switch {
 	case q.Term != nil:
 		return r.term(q.Term, in)
@@ -149,63 +138,29 @@ func (r reader) silent() reader {
 	return r
 }
 
-// with adds the variables of patterns. Only a single name stands for the value as a whole.
+// with adds the variables of patterns.
 func (r reader) with(patterns []*gojq.Pattern, v value) reader {
-	r.variables = maps.Clone(r.variables)
-	if r.variables == nil {
-		r.variables = map[string]value{}
-	}
-	walk(patterns, func(node any) {
-		switch n := node.(type) {
-		case *gojq.Pattern:
-			r.variables[n.Name] = value{}
-		case *gojq.PatternObject:
-			r.variables[n.Key] = value{}
-		}
-	})
-	if len(patterns) == 1 && patterns[0].Name != "" {
-		r.variables[patterns[0].Name] = v
-	}
+	r.scope = r.bind(patterns, v, value{})
 	return r
 }
 
 func (r reader) term(t *gojq.Term, in value) value {
-	v := r.bare(t, in)
-	for _, suffix := range t.SuffixList {
-		switch {
-		case suffix.Iter:
-			v = v.element()
-		case suffix.Index != nil:
-			v = r.index(suffix.Index, v, in)
-		}
-	}
-	return v
+	return suffixed(t, r.bare(t, in), value.element, func(i *gojq.Index, of value) value { return r.index(i, of, in) })
 }
 
 // index reads a part of a value. The programs within the brackets have the input of the term.
 func (r reader) index(i *gojq.Index, of, in value) value {
-	name := i.Name
-	for _, q := range []*gojq.Query{i.Start, i.End} {
-		r.query(q, in)
-	}
-	switch {
-	case i.Str != nil && i.Str.Queries == nil:
-		name = i.Str.Str
+	r.queries(in, i.Start, i.End)
+	switch name := nameOf(i); {
+	case name != "":
+		return r.member(name, of)
 	case i.Str != nil:
 		r.queries(in, i.Str.Queries...)
 		return value{}
 	case i.IsSlice:
 		return of
-	case i.Start != nil && isText(i.Start):
-		name = i.Start.Term.Str.Str
-	case i.Start != nil:
-		return of.element()
 	}
-	return r.member(name, of)
-}
-
-func isText(q *gojq.Query) bool {
-	return q.Term != nil && q.Term.Type == gojq.TermTypeString && q.Term.Str.Queries == nil && q.Term.SuffixList == nil
+	return of.element()
 }
 
 // member reads a member, and notes one that the value never has.
@@ -282,7 +237,7 @@ func (r reader) bare(t *gojq.Term, in value) value {
 }
 
 func (r reader) function(f *gojq.Func, in value) value {
-	defined := r.functions[f.Name]
+	body, inside, defined := r.call(f)
 	argument := func(in value) value {
 		if len(f.Args) != 1 {
 			return value{}
@@ -292,11 +247,10 @@ func (r reader) function(f *gojq.Func, in value) value {
 	switch {
 	case strings.HasPrefix(f.Name, "$"):
 		return r.variables[f.Name]
-	case defined != nil && len(f.Args) == 0:
-		r.functions = maps.Clone(r.functions)
-		delete(r.functions, f.Name) // one that calls itself is not followed
-		return r.query(defined.Body, in)
-	case defined != nil:
+	case body != nil:
+		r.scope = inside
+		return r.query(body, in)
+	case defined:
 		return value{}
 	}
 	switch f.Name {

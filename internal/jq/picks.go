@@ -1,7 +1,6 @@
 package jq
 
 import (
-	"maps"
 	"math"
 	"slices"
 	"strconv"
@@ -14,18 +13,37 @@ import (
 // .events[0] or first(.events[]). It returns false for a program that may send something of all events or of none, that looks at how many
 // there are, or that is not a program.
 func Picks(text string) (n int, ok bool) {
-	query, err := parse(text)
-	if err != nil {
-		return 0, false
-	}
-	p := picker{picked: map[string]int{}, aware: new(bool), steps: new(int)}
-	if p.query(query, ofBody) != ofNone || *p.aware || *p.steps > maxSteps {
+	p := picker{}
+	if !p.sure(text) {
 		return 0, false
 	}
 	for _, count := range p.picked {
 		n = min(n+count, math.MaxInt32)
 	}
 	return n, n > 0
+}
+
+// Filters returns the part of a program for requests that leaves out events by their content, such as select(.payload.email), if the program surely
+// sends no event around it. It returns "" for a program with several such parts, because together they may send each event.
+func Filters(text string) string {
+	p := picker{filters: map[string]bool{}}
+	if !p.sure(text) || len(p.picked) > 0 || len(p.filters) != 1 {
+		return ""
+	}
+	for part := range p.filters {
+		return part
+	}
+	return ""
+}
+
+// sure walks a program, and reports whether it surely sends nothing but what is noted.
+func (p *picker) sure(text string) bool {
+	query, err := parse(text)
+	if err != nil {
+		return false
+	}
+	p.picked, p.aware, p.steps = map[string]int{}, new(bool), new(int)
+	return p.query(query, ofBody) == ofNone && !*p.aware && *p.steps <= maxSteps
 }
 
 // portion is what a value may contain of the events of a batch, beside those that were picked.
@@ -79,15 +97,39 @@ func (s portion) single() portion {
 	return s
 }
 
-// picker walks a program and notes what it picks. Its maps of variables and functions are those of the scope.
+// picker walks a program and notes what it picks.
 type picker struct {
 	picked map[string]int // the number of events by what picks them
 	aware  *bool          // the program decides by the number of events, or by one that is not the first
 	steps  *int
 	// deciding is true within a condition.
-	deciding  bool
-	variables map[string]portion
-	functions map[string]*gojq.FuncDef
+	deciding bool
+	// filters are the parts that leave out events; nil if they are not looked for.
+	filters map[string]bool
+	// each is true within what runs once for each event, inner within a part of it that leaves out no event, such as an array.
+	each, inner bool
+	scope[portion]
+}
+
+// filter notes a part that leaves out events, and reports whether it is one.
+func (p picker) filter(part string, s portion) bool {
+	is := p.filters != nil && p.each && !p.inner && !p.deciding && s == ofOne
+	if is {
+		p.filters[part] = true
+	}
+	return is
+}
+
+// within is the walk of a part that leaves out no event if it runs for each.
+func (p picker) within() picker {
+	p.inner = p.inner || p.each
+	return p
+}
+
+// forEach is the walk of what runs once for each result of that portion.
+func (p picker) forEach(s portion) picker {
+	p.each = p.each || s == ofOne
+	return p
 }
 
 func (p picker) pick(what string, n int) portion {
@@ -101,7 +143,10 @@ func (p picker) pick(what string, n int) portion {
 // decide walks a condition.
 func (p picker) decide(q *gojq.Query, in portion) {
 	p.deciding = true
-	if p.query(q, in) != ofNone {
+	switch s := p.query(q, in); {
+	case s == ofNone:
+	case s == ofOne && p.each && p.filters != nil: // by each event
+	default:
 		*p.aware = true
 	}
 }
@@ -113,78 +158,55 @@ func (p picker) query(q *gojq.Query, in portion) portion {
 	if *p.steps++; *p.steps > maxSteps {
 		return ofAll
 	}
-	for _, f := range q.FuncDefs {
-		p.functions = maps.Clone(p.functions)
-		if p.functions == nil {
-			p.functions = map[string]*gojq.FuncDef{}
-		}
-		p.functions[f.Name] = f
-	}
+	p.scope = p.define(q.FuncDefs)
 	switch {
 	case q.Term != nil:
 		return p.term(q.Term, in)
 	case q.Op == gojq.OpPipe && q.Patterns != nil:
-		return p.with(q.Patterns, p.query(q.Left, in)).query(q.Right, in)
+		whole := p.query(q.Left, in)
+		p.scope = p.bind(q.Patterns, whole, whole.single())
+		return p.forEach(whole).query(q.Right, in)
 	case q.Op == gojq.OpPipe:
+		noted := len(p.filters)
 		left := p.query(q.Left, in)
-		right := p.query(q.Right, left)
-		if left == ofOne && right == ofNone { // one result for each event
+		isFiltered := len(p.filters) > noted && left == ofNone
+		right := p.forEach(left).query(q.Right, left)
+		switch {
+		case isFiltered: // what follows is of the same events
+			return ofNone
+		case left == ofOne && right == ofNone && len(p.filters) == noted: // one result for each event
 			return ofOne
 		}
 		return right
+	case q.Op == gojq.OpAlt:
+		isFilter := isEmpty(q.Right)
+		left := p
+		if !isFilter {
+			left = p.within()
+		}
+		s := both(left.query(q.Left, in), p.query(q.Right, in))
+		if isFilter && p.filter(q.String(), s) {
+			return ofNone
+		}
+		return s
 	case q.Op >= gojq.OpAssign:
 		return both(in, p.query(q.Right, in)).single()
 	}
 	return both(p.query(q.Left, in), p.query(q.Right, in))
 }
 
-// with adds the variables of patterns.
-func (p picker) with(patterns []*gojq.Pattern, s portion) picker {
-	p.variables = maps.Clone(p.variables)
-	if p.variables == nil {
-		p.variables = map[string]portion{}
-	}
-	walk(patterns, func(node any) {
-		switch n := node.(type) {
-		case *gojq.Pattern:
-			p.variables[n.Name] = s.single()
-		case *gojq.PatternObject:
-			p.variables[n.Key] = s.single()
-		}
-	})
-	if len(patterns) == 1 && patterns[0].Name != "" {
-		p.variables[patterns[0].Name] = s
-	}
-	return p
-}
-
 func (p picker) term(t *gojq.Term, in portion) portion {
-	s := p.bare(t, in)
-	for _, suffix := range t.SuffixList {
-		switch {
-		case suffix.Iter:
-			s = s.element()
-		case suffix.Index != nil:
-			s = p.index(suffix.Index, s, in)
-		}
-	}
-	return s
+	return suffixed(t, p.bare(t, in), portion.element, func(i *gojq.Index, of portion) portion { return p.index(i, of, in) })
 }
 
 // index is a part of a value. The programs within the brackets have the input of the term.
 func (p picker) index(i *gojq.Index, of, in portion) portion {
 	computed := both(p.query(i.Start, in), p.query(i.End, in))
-	name := i.Name
-	switch {
-	case i.Str != nil && i.Str.Queries != nil:
-		return both(computed, of).single()
-	case i.Str != nil:
-		name = i.Str.Str
-	case i.Start != nil && isText(i.Start):
-		name = i.Start.Term.Str.Str
-	}
-	if name != "" {
+	switch name := nameOf(i); {
+	case name != "":
 		return member(name, of)
+	case i.Str != nil:
+		return both(computed, of).single()
 	}
 	start, isStart := constant(i.Start)
 	end, isEnd := constant(i.End)
@@ -220,6 +242,9 @@ func constant(q *gojq.Query) (int, bool) {
 	return n, err == nil && n <= math.MaxInt32
 }
 
+// isEmpty reports whether a query has no result, whatever its input.
+func isEmpty(q *gojq.Query) bool { return q != nil && q.String() == "empty" }
+
 func (p picker) queries(in portion, all ...*gojq.Query) (s portion) {
 	for _, q := range all {
 		s = both(s, p.query(q, in))
@@ -245,7 +270,11 @@ func (p picker) bare(t *gojq.Term, in portion) portion {
 		if t.Array.Query == nil {
 			return ofNone
 		}
-		return p.query(t.Array.Query, in).array()
+		s := p.within().query(t.Array.Query, in)
+		if s == ofOne && p.each && p.filters != nil { // parts of one event
+			return ofOne
+		}
+		return s.array()
 	case gojq.TermTypeUnary:
 		return p.term(t.Unary.Term, in)
 	case gojq.TermTypeString, gojq.TermTypeFormat:
@@ -255,15 +284,18 @@ func (p picker) bare(t *gojq.Term, in portion) portion {
 		return p.queries(in, t.Str.Queries...).single()
 	case gojq.TermTypeIf:
 		p.decide(t.If.Cond, in)
-		s, other := p.query(t.If.Then, in), in
+		s, other, drops := p.query(t.If.Then, in), in, isEmpty(t.If.Then) || isEmpty(t.If.Else)
 		for _, elif := range t.If.Elif {
 			p.decide(elif.Cond, in)
-			s = both(s, p.query(elif.Then, in))
+			s, drops = both(s, p.query(elif.Then, in)), drops || isEmpty(elif.Then)
 		}
 		if t.If.Else != nil {
 			other = p.query(t.If.Else, in)
 		}
-		return both(s, other)
+		if s = both(s, other); drops && p.filter(t.String(), s) {
+			return ofNone
+		}
+		return s
 	case gojq.TermTypeTry:
 		return both(p.query(t.Try.Body, in), p.query(t.Try.Catch, ofNone))
 	case gojq.TermTypeQuery:
@@ -293,29 +325,34 @@ func (p picker) object(o *gojq.Object, in portion) (s portion) {
 }
 
 func (p picker) function(f *gojq.Func, in portion) portion {
-	defined := p.functions[f.Name]
+	body, inside, defined := p.call(f)
 	switch {
 	case strings.HasPrefix(f.Name, "$"):
 		return p.variables[f.Name]
-	case defined != nil && len(f.Args) == 0 && defined.Body != nil:
-		p.functions = maps.Clone(p.functions)
-		p.functions[f.Name] = &gojq.FuncDef{Name: f.Name} // one that calls itself is not followed
-		return p.query(defined.Body, in)
-	case defined != nil:
+	case body != nil:
+		p.scope = inside
+		return p.query(body, in)
+	case defined:
 		return ofAll
 	case len(f.Args) == 0:
 		return p.plain(f.Name, in)
 	}
+	if f.Name != "select" && f.Name != "map" {
+		p = p.within()
+	}
 	switch last := f.Args[len(f.Args)-1]; f.Name {
 	case "select":
 		if in == ofOne { // of each event, whether it is meant
-			p.query(last, in)
+			p.within().query(last, in)
 		} else {
 			p.decide(last, in)
 		}
+		if p.filter(f.String(), in) {
+			return ofNone
+		}
 		return in
 	case "map":
-		return p.query(last, in.element()).array()
+		return p.within().forEach(in.element()).query(last, in.element()).array()
 	case "sort_by", "unique_by", "min_by", "max_by":
 		if p.query(last, in.element()); in == ofEach {
 			return p.plain(f.Name, in)

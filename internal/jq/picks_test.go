@@ -73,3 +73,45 @@ func TestPicks(t *testing.T) {
 		}
 	}
 }
+
+func TestFilters(t *testing.T) {
+	t.Parallel()
+	for program, want := range map[string]string{
+		"[.events[] | select(.payload.email)]":                                                 "select(.payload.email)",
+		"[.events[] | select(.payload.email) | {id, email: .payload.email}]":                   "select(.payload.email)",
+		"{records: [.events[] | .payload | select(.email)], batch: .group_id}":                 "select(.email)",
+		".events | map(select(.topic == \"a\"))":                                               `select(.topic == "a")`,
+		"{inputs: (.events | map(select(.key) | .payload))}":                                   "select(.key)",
+		"[.events[] as $e | $e | select(.key) | {id: $e.id}]":                                  "select(.key)",
+		".events[] | select(.key)":                                                             "select(.key)",
+		"def kept: select(.key); [.events[] | kept]":                                           "select(.key)",
+		"[.events[] | .payload // empty]":                                                      ".payload // empty",
+		"[.events[] | if .key then .payload else empty end]":                                   "if .key then .payload else empty end",
+		"[.events[] | {id, lines: [.payload.lines[] | select(.n > 0)]} | select(.id > \"5\")]": `select(.id > "5")`,
+
+		".": "", "[.events[] | .payload]": "", ".events[0] | select(.key)": "", "[.events[] | .payload // {}]": "", "{n: (.events | length)}": "",
+		"[.events[] | {id, tags: [.payload.tags[] | select(. != null)]}]":                          "",
+		"[.events[] as $e | {id: $e.id, tags: [$e.payload.tags[] | select(.)]}]":                   "",
+		"[.events[] | .payload | with_entries(select(.value != null))]":                            "",
+		"[.events[] | .payload | map(select(.x))]":                                                 "",
+		"[.events[] | .payload | del(.[] | select(. == null))]":                                    "",
+		"[.events[] | {id, first: (first(.payload.tags[] | select(.a)) // null)}]":                 "",
+		"[.events[] | (select(.key) | {k: .key}) // {id}]":                                         "",
+		"[.events[] | if .key then select(.topic) else . end]":                                     "",
+		"{new: [.events[] | select(.topic == \"n\")], old: [.events[] | select(.topic != \"n\")]}": "",
+		"{all: ., some: [.events[] | select(.key)]}":                                               "",
+		"{all: .events, some: [.events[] | select(.key)]}":                                         "",
+		"[.events[] | .payload, (.payload | select(.copy))]":                                       "",
+		"if any(.events[]; .key | not) then error(\"x\") else [.events[] | select(.key)] end":      "",
+		"[.events[] | select(.key)] | .[0]":                                                        "select(.key)",
+		"[.events[] | if .key then . else error(\"no key\") end]":                                  "",
+		"[.events[] | select(if .key then true else empty end)]":                                   "select(if .key then true else empty end)",
+		"[.events[] | any(.payload.tags[]; select(.))]":                                            "",
+		"[.events | group_by(.key)[] | last]":                                                      "",
+		"not a program (":                                                                          "",
+	} {
+		if got := Filters(program); got != want {
+			t.Errorf("%s: got %q, want %q", program, got, want)
+		}
+	}
+}

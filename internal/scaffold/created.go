@@ -28,7 +28,7 @@ func createdColumn(driver string, t *introspect.Table) string {
 	}
 	for _, name := range createdNames {
 		i := slices.IndexFunc(t.Columns, func(c introspect.Column) bool {
-			return strings.TrimSuffix(strings.ReplaceAll(strings.ToLower(c.Name), "_", ""), "utc") == name && fits(&c)
+			return strings.TrimSuffix(bareName(c.Name), "utc") == name && fits(&c)
 		})
 		if i >= 0 {
 			return t.Columns[i].Name

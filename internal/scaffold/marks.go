@@ -72,7 +72,7 @@ func (s *Source) example(c *introspect.Column, named mark) []string {
 	switch state := buffer.Suggests(c.Name) == buffer.SuggestsState; {
 	case ok:
 	case state && c.Text():
-		m = mark{c.Name, name + " = 'new'", "'sent'"}
+		m = stateMark(c)
 	case !isTime(c, s.Driver) && c.Integer():
 		m = mark{c.Name, name + " = 0", "1"}
 	case s.Driver == "sqlite" && c.Type == "boolean" && !state:
@@ -80,11 +80,28 @@ func (s *Source) example(c *introspect.Column, named mark) []string {
 	default:
 		return nil
 	}
+	return s.linesOf(m, named)
+}
+
+// linesOf are the lines of a source for a mark, next to one that the configuration names.
+func (*Source) linesOf(m, named mark) []string {
 	if named.column != "" {
 		return []string{"where: " + quoted(named.where+" AND "+m.where), "mark: {" + named.pair() + ", " + m.pair() + "}"}
 	}
 	return m.lines()
 }
+
+// stateMark is an example for a column whose values say what became of a row: those that a row has at first are in its DEFAULT.
+func stateMark(c *introspect.Column) mark {
+	first := "'new'"
+	if found := textDefault.FindStringSubmatch(c.Default); found != nil {
+		first = found[1]
+	}
+	return mark{c.Name, identifier(c.Name) + " = " + first, "'sent'"}
+}
+
+// textDefault matches the default value of a column that is a text.
+var textDefault = regexp.MustCompile(`^('[^'\\]+')(::[a-z_". ]+)?$`)
 
 // Ends returns warnings about the columns of a custom table that look like those of rows that were given up or withdrawn.
 func (s *Source) Ends() (all []Notice) {
@@ -171,7 +188,7 @@ func (s *Source) Doubtful() string {
 var (
 	namedForEvents = regexp.MustCompile(`(?i)outbox|event|message|queue|job|notification`)
 	// surely are columns of events, in lower case and without separators; mayBe are those that other tables have, too.
-	surely = regexp.MustCompile(`^(topic|event|eventtype|eventname|eventdata|payload|aggregate|aggregatetype|aggregateid)$`)
+	surely = regexp.MustCompile(`^(topic|event|eventtype|eventname|messagetype|eventdata|payload|aggregate|aggregatetype|aggregateid)$`)
 	mayBe  = regexp.MustCompile(`^(type|kind|body|data|message|content|headers)$`)
 )
 
@@ -183,7 +200,7 @@ func (s *Source) confirms(what buffer.Suggestion) bool {
 	}
 	points := 0
 	for i := range s.Table.Columns {
-		switch name := strings.ReplaceAll(strings.ToLower(s.Table.Columns[i].Name), "_", ""); {
+		switch name := bareName(s.Table.Columns[i].Name); {
 		case surely.MatchString(name):
 			return true
 		case mayBe.MatchString(name):

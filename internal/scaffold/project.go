@@ -10,12 +10,15 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// The column names of event tables, by their meaning. The first one that the table has is used.
+// The column names of event tables, by their meaning, in lower case and without separators. The first one that the table has is used.
 var (
-	topicColumns   = []string{"topic", "event_type", "event_name", "event", "type"}
-	keyColumns     = []string{"key", "aggregate_id", "aggregateid", "entity_id", "partition_key"}
-	payloadColumns = []string{"payload", "data", "event_data", "body"}
+	topicColumns   = []string{"topic", "eventtype", "eventname", "messagetype", "event", "type"}
+	keyColumns     = []string{"key", "aggregateid", "entityid", "partitionkey"}
+	payloadColumns = []string{"payload", "data", "eventdata", "body"}
 )
+
+// bareName is the name of a column in lower case and without separators.
+func bareName(column string) string { return strings.ReplaceAll(strings.ToLower(column), "_", "") }
 
 // proposal is a projection to begin with. Notes go to the file's comments, warnings to the terminal as well.
 type proposal struct {
@@ -53,6 +56,9 @@ func propose(driver string, t *introspect.Table, wants string, nats bool) propos
 	if payload != nil {
 		p.column(payload.Name, "payload")
 		p.addHeaders(payload.Name)
+		if !payload.NotNull {
+			p.notes = append(p.notes, "A row whose "+payload.Name+" is NULL becomes a dead letter, because an event needs a payload.")
+		}
 		if wants != "" {
 			p.warnings = append(p.warnings, mustHave(wants))
 		}
@@ -73,10 +79,10 @@ func propose(driver string, t *introspect.Table, wants string, nats bool) propos
 // payloadColumn returns the column that has the payload; nil if there is none, or if another column cannot be a header.
 func (p *proposal) payloadColumn(nats bool) *introspect.Column {
 	c := p.find(payloadColumns, func(c *introspect.Column) bool {
-		return c.JSON() || p.driver == "sqlite" && c.Text() && c.Name != "body"
+		return c.JSON() || p.driver == "sqlite" && c.Text() && bareName(c.Name) != "body"
 	})
 	unfit := func(c introspect.Column) bool {
-		known := slices.Contains(slices.Concat(topicColumns, keyColumns, payloadColumns, []string{"headers", "group_id", p.created, p.t.Key[0]}), c.Name)
+		known := slices.Contains(slices.Concat(topicColumns, keyColumns, payloadColumns), bareName(c.Name)) || slices.Contains([]string{"headers", "group_id", p.created, p.t.Key[0]}, c.Name)
 		return !headerName.MatchString(c.Name) || nats && !known && (c.Text() || c.JSON()) && !isSecret(p.t, c.Name)
 	}
 	if c != nil && slices.ContainsFunc(p.t.Columns, unfit) {
@@ -116,8 +122,10 @@ func (p *proposal) column(name, as string) {
 // find returns the first of the columns that exists and fits; nil if none does.
 func (p *proposal) find(names []string, fits func(*introspect.Column) bool) *introspect.Column {
 	for _, name := range names {
-		if c := p.t.Column(name); c != nil && fits(c) {
-			return c
+		for i := range p.t.Columns {
+			if c := &p.t.Columns[i]; bareName(c.Name) == name && fits(c) {
+				return c
+			}
 		}
 	}
 	return nil

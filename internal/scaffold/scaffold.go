@@ -31,6 +31,8 @@ type Draft struct {
 	// Sink is the sink's URL, Sinks those of several; nil for a single one. They are not written.
 	Sink  string
 	Sinks []string
+	// Values are warnings about the values in the table.
+	Values []Notice
 	// BatchSize is the number of events in a request to an API that has no recipe; 0 for the default.
 	BatchSize int
 }

@@ -80,6 +80,7 @@ func TestPropose(t *testing.T) {
 				"'visit', json_object('id', p.id, 'data', json(p.data))) AS payload\nFROM {events} e\nJOIN visits p ON p.id = e.visit_id", "",
 		},
 		"PayloadColumn": {table("events", "payload jsonb"), "postgres", "email", "e.payload\n", must},
+		"MessageType":   {table("Messages", "messageType", "aggregateId", "eventData jsonb"), "postgres", "", "e.\"messageType\" AS topic,\n       e.\"aggregateId\"::text AS key,\n       e.\"eventData\" AS payload", ""},
 		"WantedInEvent": {table("signups", "email"), "postgres", "email", "to_jsonb(e) - 'group_id' AS payload\n", ""},
 		"WantedInParent": {
 			refer(table("events"), table("people", "email"), "person_id", true), "postgres", "email",

@@ -46,12 +46,7 @@ func done(verbs ...string) *regexp.Regexp {
 
 // Suggests returns what the name of a column suggests, whether it is written sent_at, sentAt or SENTAT.
 func Suggests(column string) Suggestion {
-	name := strings.Map(func(c rune) rune {
-		if unicode.IsLetter(c) {
-			return unicode.ToLower(c)
-		}
-		return -1
-	}, column)
+	name := letters(column)
 	for _, s := range suggestions {
 		if s.names.MatchString(name) {
 			return s.what
@@ -85,3 +80,54 @@ func MayDelay(column string) bool {
 
 // MayMark reports whether a column with values such as sent may be the mark of a loop, as far as its name says nothing else, such as event_type.
 func MayMark(column string) bool { return !noMark.MatchString(strings.ToLower(column)) }
+
+// DoneValues and EndValues are values of a column that says what became of a row, in lower case and as a list in SQL: a loop has sent the row, or it was
+// given up or withdrawn.
+const (
+	DoneValues = "'true', 'sent', 'done', 'processed', 'published', 'dispatched', 'delivered', 'completed', 'success'"
+	EndValues  = "'failed', 'error', 'errored', 'dead', 'cancelled', 'canceled', 'rejected', 'discarded', 'abandoned', 'skipped', 'aborted'"
+)
+
+var (
+	state = regexp.MustCompile(`stat(e|us)$`)
+	// span is the name of a duration, and its unit.
+	span = regexp.MustCompile(`^(?:delay|wait|defer|snooze|hold|sleep|postpone)(?:ed|red)?(?:by|for|time|in)?(s|secs?|seconds?|ms|millis|milliseconds?|m|mins?|minutes?|h|hours?|d|days?)?$`)
+	// timed is the end, or the beginning, of the name of a time.
+	timed = regexp.MustCompile(`(at|on|ts|date|time|timestamp|epoch|unix|due|when|eta|until|after|before)_?(utc|s|sec|seconds|ms|millis|milliseconds|epoch|unix)?$` +
+		`|^(due|eta|epoch|unix|time|date|start|publish|schedul)`)
+)
+
+// MayEnd reports whether a column with values such as failed may say that a row was given up or withdrawn, such as status or aasm_state.
+func MayEnd(column string) bool { return state.MatchString(strings.ToLower(column)) && MayMark(column) }
+
+// LooksSpan reports whether the name of a column suggests how long a row must wait, such as delay_seconds. unit is its unit in SQL; seconds if the name has none.
+func LooksSpan(column string) (unit string, ok bool) {
+	found := span.FindStringSubmatch(letters(column))
+	if found == nil {
+		return "", false
+	}
+	switch unit := found[1]; {
+	case strings.HasPrefix(unit, "ms"), strings.HasPrefix(unit, "milli"):
+		return "millisecond", true
+	case strings.HasPrefix(unit, "m"):
+		return "minute", true
+	case strings.HasPrefix(unit, "h"):
+		return "hour", true
+	case strings.HasPrefix(unit, "d"):
+		return "day", true
+	}
+	return "second", true
+}
+
+// LooksTime reports whether the name of a column suggests a time, so that an integer may be a Unix time.
+func LooksTime(column string) bool { return timed.MatchString(strings.ToLower(column)) }
+
+// letters are those of a name, in lower case.
+func letters(name string) string {
+	return strings.Map(func(c rune) rune {
+		if unicode.IsLetter(c) {
+			return unicode.ToLower(c)
+		}
+		return -1
+	}, name)
+}

@@ -13,6 +13,14 @@ type RelayReporter interface {
 	ReportRelay(ctx context.Context, r RelayReport) error
 }
 
+// SpaceChecker finds out whether the disk of the database has room. It is implemented where what a relay writes may find room on a full disk, although the
+// application cannot commit.
+type SpaceChecker interface {
+	// CheckSpace returns an ErrNoWrites if the disk is full. It asks the database once a minute, or every [ReportEvery] while it is full, and otherwise
+	// returns what it found last.
+	CheckSpace(ctx context.Context) error
+}
+
 // RelayReport is what a relay says of itself.
 type RelayReport struct {
 	// First is set in the first report of a process. It removes the rows of those that have been silent for a day.
@@ -22,7 +30,7 @@ type RelayReport struct {
 	// Version is the relay's.
 	Version string
 	// NotReady is why it makes no progress, as its readiness says; "" if it does. NotReadyClass is its class, with which NotReady begins, and
-	// NotReadyFor how long it has been one of that class.
+	// NotReadyFor how long it has been one of that class; of class sink at most since it last delivered an event.
 	NotReady, NotReadyClass string
 	NotReadyFor             time.Duration
 	// NotReadyKind is finer than the class, one of the Kind constants; "" if nothing is.

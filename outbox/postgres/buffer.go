@@ -34,6 +34,7 @@ type Buffer struct {
 	watermarks *watermark.Watermarks
 	routes     *router.Routes
 	failing    routing.Failing
+	space      space
 
 	table atomic.Pointer[table] // nil until the database was seen once
 }

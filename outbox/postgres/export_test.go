@@ -11,6 +11,13 @@ import (
 // SetStatementTimeout bounds each statement of a buffer that is not in use.
 func SetStatementTimeout(b *Buffer, d time.Duration) { b.db.StatementTimeout = d }
 
+// SetSpaceQuery makes CheckSpace run another statement, now.
+func SetSpaceQuery(b *Buffer, sql string) {
+	b.space.mu.Lock()
+	defer b.space.mu.Unlock()
+	b.space.query, b.space.at = sql, time.Time{}
+}
+
 // TakeOverEnding takes over a batch of a dropped sink.
 func TakeOverEnding(ctx context.Context, b *Buffer, sink string) (*buffer.Lease, error) {
 	return ledger.TakeOverEnding(ctx, b.sink(sink).Ledger, &b.table.Load().Tables, time.Minute)

@@ -5,8 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"regexp"
-	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -204,6 +202,7 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 		c.marks(ctx, d, s.columns)
 	}
 	c.early(ctx, d, s.columns)
+	c.postponed(ctx, d, s.columns)
 	c.ended(ctx, d, s.columns)
 	if step := tableScan(steps); step != "" {
 		fix := "create an index on the column by which that table is joined"
@@ -214,76 +213,6 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 		d.warn(plan, "the projection reads a whole table for every batch: "+step+"; harmless if that table is small", fix)
 	} else {
 		d.ok(plan, "the projection finds its rows by indexes")
-	}
-}
-
-// marks adds rows that look as if a loop had sent them, among some of those that wait.
-func (c *customTable) marks(ctx context.Context, d *diagnosis, columns []string) {
-	table := db.Quote(c.b.config.Table)
-	for _, column := range columns {
-		if !buffer.LooksMark(column) {
-			continue
-		}
-		condition, unmarked, counted := db.Quote(column)+" IS NOT NULL", db.Quote(column)+" IS NULL", ""
-		if marksTimes.MatchString(column) {
-			counted = " AND NOT EXISTS (SELECT 1 FROM pragma_table_info(" + sqlText(c.b.config.Table) + ") WHERE name = " + sqlText(column) + " AND (\"notnull\" OR dflt_value IS NOT NULL))"
-		} else {
-			condition = "lower(CAST(" + db.Quote(column) + " AS TEXT)) IN (" + projection.DoneValues + ")"
-			unmarked = "(" + condition + ") IS NOT TRUE"
-		}
-		var n int
-		err := c.b.db.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT "+db.Quote(column)+" FROM "+table+" WHERE group_id IS NULL LIMIT 1000) WHERE "+condition+counted).Scan(&n)
-		if !d.failed("rows", err) && n > 0 {
-			d.findings = append(d.findings, projection.Marked(strconv.Itoa(n), table, condition, unmarked))
-		}
-	}
-}
-
-// marksTimes matches names of marks that hold times.
-var marksTimes = regexp.MustCompile(`(?i)(at|on|date|time|timestamp|ts|utc)$|^date`)
-
-func sqlText(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
-
-// ended adds rows that look as if they had been given up or withdrawn, among some of those that wait.
-func (c *customTable) ended(ctx context.Context, d *diagnosis, columns []string) {
-	table, where := db.Quote(c.b.config.Table), c.b.config.Custom.Where
-	for _, column := range columns {
-		if buffer.Suggests(column) != buffer.SuggestsEnd || strings.Contains(strings.ToLower(where), strings.ToLower(column)) {
-			continue
-		}
-		name := db.Quote(column)
-		condition := name + " IS NOT TRUE"
-		if marksTimes.MatchString(column) {
-			condition = name + " IS NULL"
-		}
-		waiting := "SELECT " + name + " FROM " + table + " WHERE group_id IS NULL"
-		if where != "" {
-			waiting += " AND (\n" + where + "\n)"
-		}
-		var n int
-		err := c.b.db.QueryRowContext(ctx, "SELECT count(*) FROM ("+waiting+" LIMIT 1000) WHERE NOT ("+condition+")").Scan(&n)
-		if !d.failed("rows", err) && n > 0 {
-			d.findings = append(d.findings, projection.Ended(strconv.Itoa(n), table, condition))
-		}
-	}
-}
-
-// early adds rows that are sent before the time in a column whose name suggests that they must not be, among some of those that wait.
-func (c *customTable) early(ctx context.Context, d *diagnosis, columns []string) {
-	table, where := db.Quote(c.b.config.Table), c.b.config.Custom.Where
-	for _, column := range columns {
-		if !buffer.LooksDelay(column) || strings.Contains(strings.ToLower(where), strings.ToLower(column)) {
-			continue
-		}
-		waiting := "SELECT " + db.Quote(column) + " AS due FROM " + table + " WHERE group_id IS NULL"
-		if where != "" {
-			waiting += " AND (\n" + where + "\n)"
-		}
-		var n int
-		err := c.b.db.QueryRowContext(ctx, "SELECT count(*) FROM ("+waiting+" LIMIT 1000) WHERE typeof(due) = 'text' AND julianday(due) > julianday('now')").Scan(&n)
-		if !d.failed("rows", err) && n > 0 {
-			d.findings = append(d.findings, projection.Early(strconv.Itoa(n), table, column, "name the condition as source.where, such as julianday("+db.Quote(column)+") <= julianday('now')"))
-		}
 	}
 }
 

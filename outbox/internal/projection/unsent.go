@@ -47,14 +47,33 @@ func UnsentEvents(columns []string, table, name string) buffer.Finding {
 	}
 }
 
-// DoneValues are values of a column that looks like the mark of a loop, in lower case: the loop has sent the row.
-const DoneValues = "'true', 'sent', 'done', 'processed', 'published', 'dispatched', 'delivered', 'completed', 'success'"
-
 // Marked is the finding about rows that wait and look as if a loop had sent them: those for which a condition holds. unmarked is the condition for the others.
 func Marked(rows, table, condition, unmarked string) buffer.Finding {
 	return buffer.Finding{
 		Level: buffer.LevelWarning, Subject: "rows", Text: "rows of table " + table + " wait that look as if a loop had sent them before (" + rows + " of the first 1000: " + condition + "); the relay would send them again",
 		Fix: "if so, set source.where: " + unmarked + ", done: mark and mark, and the rows stay (docs/migrating.md#a-loop-that-marks-rows); or, if nobody needs them: DELETE FROM " + table + " WHERE group_id IS NULL AND " + condition,
+	}
+}
+
+// NoMark is what to do about a column that does not mark rows although its values look like it.
+func NoMark(column string) string {
+	return "; if " + column + " says something else, add a comment to source.project: -- no mark: " + column
+}
+
+// NoDelay is what to do about a column that may delay rows by its values: fix, if it does.
+func NoDelay(column, fix string) string {
+	return "if it does not delay rows, add a comment to source.project: -- no delay: " + column + "; if it does: " + fix
+}
+
+// Where is what to do to keep rows until a condition holds.
+func Where(condition string) string {
+	return "name the condition as source.where, such as " + condition
+}
+
+// Span is the finding about rows that wait and would be sent before as much time is over as a column says.
+func Span(rows, table, column, fix string) buffer.Finding {
+	return buffer.Finding{
+		Level: buffer.LevelWarning, Subject: "rows", Text: "rows of table " + table + " wait whose " + column + " is greater than 0 (" + rows + " of the first 1000): they are sent at once", Fix: fix,
 	}
 }
 

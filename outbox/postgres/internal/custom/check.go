@@ -140,9 +140,13 @@ func checkAvailable(ctx context.Context, db *pg.DB, f *catalog.Findings, t Facts
 	case available.Name == "":
 		addMissing(f, t, c.AvailableAt, "source.available_at", "", "ALTER TABLE "+table+" ADD COLUMN "+pg.Quote(c.AvailableAt)+" timestamptz")
 		return nil
+	case available.OID == pg.OIDTimestamp:
+		zone, err := ZoneOf(ctx, db, table, c.AvailableAt)
+		f.Add("column "+available.Quoted+" of table "+table+", which source.available_at names, has no time zone; expected timestamptz", zone.Alter(table, available.Quoted))
+		return err
 	case available.OID != pg.OIDTimestamptz:
 		f.Add("column "+available.Quoted+" of table "+table+", which source.available_at names, is "+available.Type+"; expected timestamptz",
-			"ALTER TABLE "+table+" ALTER COLUMN "+available.Quoted+" TYPE timestamptz USING "+available.Quoted+" AT TIME ZONE 'UTC'")
+			"name another column, or the condition as source.where")
 		return nil
 	case c.Cursor == "" && !t.Column(c.ID).IsInteger():
 		f.Add("table "+table+" has no integer that grows, without which source.available_at would make each claim read all delayed events; name one as source.cursor", AddCursor(table))

@@ -1,10 +1,10 @@
 package doctor
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"regexp"
 	"strings"
 
 	"github.com/google/uuid"
@@ -43,6 +43,7 @@ func (d *diagnosis) custom(ctx context.Context, events catalog.Table) {
 		d.sentBefore(ctx, events)
 	}
 	d.early(ctx, events)
+	d.postponed(ctx, events)
 	d.ended(ctx, events)
 	d.projection(ctx)
 }
@@ -51,22 +52,21 @@ func (d *diagnosis) custom(ctx context.Context, events catalog.Table) {
 func (d *diagnosis) sentBefore(ctx context.Context, events catalog.Table) {
 	for _, c := range events.Columns {
 		oid, named := events.OID(c), buffer.LooksMark(c)
-		text := oid == pg.OIDText || oid == pg.OIDVarchar || oid == pg.OIDBpchar || oid >= firstUserOID
-		if !named && (!text || !buffer.MayMark(c) || d.state.Custom.Excepted(c)) {
+		if !named && (!isText(oid) || !buffer.MayMark(c) || d.state.Custom.Excepted(c)) {
 			continue
 		}
 		condition, unmarked, counted := pg.Quote(c)+" IS NOT NULL", pg.Quote(c)+" IS NULL", ""
 		if oid == pg.OIDTimestamptz || oid == pg.OIDTimestamp || oid == oidDate {
 			counted = " AND NOT (" + alwaysSetSQL(events.Quoted, c) + ")"
 		} else {
-			condition = "lower(" + pg.Quote(c) + "::text) IN (" + projection.DoneValues + ")"
+			condition = "lower(" + pg.Quote(c) + "::text) IN (" + buffer.DoneValues + ")"
 			unmarked = "(" + condition + ") IS NOT TRUE"
 		}
 		d.query(ctx, aboutCustom, "SELECT count(*)::text FROM (SELECT "+pg.Quote(c)+" FROM "+events.Quoted+" WHERE group_id IS NULL LIMIT 1000) waiting WHERE "+condition+counted, func(v []string) {
 			if v[0] != "0" {
 				f := projection.Marked(v[0], events.Quoted, condition, unmarked)
 				if !named {
-					f.Fix += "; if " + c + " says something else, add a comment to source.project: -- no mark: " + c
+					f.Fix += projection.NoMark(c)
 				}
 				d.findings = append(d.findings, f)
 			}
@@ -74,7 +74,12 @@ func (d *diagnosis) sentBefore(ctx context.Context, events catalog.Table) {
 	}
 }
 
-const oidBool, oidDate = 16, 1082
+// isText reports whether a column of the type may hold words, such as an enum.
+func isText(oid uint32) bool {
+	return oid == pg.OIDText || oid == pg.OIDVarchar || oid == pg.OIDBpchar || oid >= firstUserOID
+}
+
+const oidBool, oidDate, oidInterval = 16, 1082, 1186
 
 // firstUserOID is the first one of types that are not the server's own, such as enums.
 const firstUserOID = 16384
@@ -87,20 +92,27 @@ func alwaysSetSQL(table, column string) string {
 // ended adds rows that look as if they had been given up or withdrawn, among some of those that wait.
 func (d *diagnosis) ended(ctx context.Context, events catalog.Table) {
 	for _, c := range events.Columns {
-		if buffer.Suggests(c) != buffer.SuggestsEnd || strings.Contains(strings.ToLower(d.state.Custom.Where()), strings.ToLower(c)) {
+		if strings.Contains(strings.ToLower(d.state.Custom.Where()), strings.ToLower(c)) {
 			continue
 		}
-		condition := pg.Quote(c) + " IS NULL"
+		condition, except := pg.Quote(c)+" IS NULL", ""
 		counted := condition + " OR (" + alwaysSetSQL(events.Quoted, c) + ")"
-		switch events.OID(c) {
-		case pg.OIDTimestamptz, pg.OIDTimestamp, oidDate:
-		case oidBool:
+		switch oid, named := events.OID(c), buffer.Suggests(c) == buffer.SuggestsEnd; {
+		case named && (oid == pg.OIDTimestamptz || oid == pg.OIDTimestamp || oid == oidDate):
+		case named && oid == oidBool:
 			condition = pg.Quote(c) + " IS NOT TRUE"
+			counted = condition
+		case isText(oid) && buffer.MayEnd(c) && !d.state.Custom.Excepted(c):
+			condition, except = "(lower("+pg.Quote(c)+"::text) IN ("+buffer.EndValues+")) IS NOT TRUE", projection.NoMark(c)
 			counted = condition
 		default:
 			continue
 		}
-		d.countWaiting(ctx, events, pg.Quote(c), "NOT ("+counted+")", func(n string) { d.findings = append(d.findings, projection.Ended(n, events.Quoted, condition)) })
+		d.countWaiting(ctx, events, pg.Quote(c), "NOT ("+counted+")", func(n string) {
+			f := projection.Ended(n, events.Quoted, condition)
+			f.Fix += except
+			d.findings = append(d.findings, f)
+		})
 	}
 }
 
@@ -136,22 +148,21 @@ func (d *diagnosis) early(ctx context.Context, events catalog.Table) {
 		}
 		now, fix := "statement_timestamp()", "set source.available_at: "+c
 		if oid == pg.OIDTimestamp {
-			zone, ok := d.zoneOf(ctx, events, c)
-			if !ok {
+			zone, err := custom.ZoneOf(ctx, d.DB, events.Quoted, c)
+			if d.failed(aboutCustom, err) {
 				return
 			}
-			alter := "ALTER TABLE " + events.Quoted + " ALTER COLUMN " + pg.Quote(c) + " TYPE timestamptz USING " + pg.Quote(c) + " AT TIME ZONE " + pg.Literal(zone)
-			if zone == "UTC" {
+			if alter := zone.Alter(events.Quoted, pg.Quote(c)); zone == custom.UTC {
 				fix = alter + "; then " + fix
 			} else {
-				fix += ", after: " + alter + orUTC
+				fix += ", after: " + alter
 			}
-			if now += " AT TIME ZONE " + pg.Literal(zone); !named { // it may hold UTC
+			if now += " AT TIME ZONE " + pg.Literal(string(zone)); !named { // it may hold UTC
 				now = "greatest(" + now + ", statement_timestamp() AT TIME ZONE 'UTC')"
 			}
 		}
 		if oid == oidDate {
-			fix = "name the condition as source.where, such as " + pg.Quote(c) + " <= CURRENT_DATE"
+			fix = projection.Where(pg.Quote(c) + " <= CURRENT_DATE")
 		}
 		switch {
 		case inserted:
@@ -159,44 +170,46 @@ func (d *diagnosis) early(ctx context.Context, events catalog.Table) {
 			fix = "if " + c + " does not say when a row was inserted, name another column as source.created_at, or none; if it delays rows: " + fix
 		case !named:
 			now += " + interval '1 minute'"
-			fix = "if it does not delay rows, add a comment to source.project: -- no delay: " + c + "; if it does: " + fix
+			fix = projection.NoDelay(c, fix)
 		}
 		d.countWaiting(ctx, events, pg.Quote(c), pg.Quote(c)+" > "+now, func(n string) { d.findings = append(d.findings, projection.Early(n, events.Quoted, c, fix)) })
 	}
 }
 
-// orUTC stands after a statement that reads times in the database's zone.
-const orUTC = " -- or 'UTC', if they hold UTC"
-
-// zoneOf returns the zone in which a column without time zone is probably written: the database's, unless the default says UTC.
-func (d *diagnosis) zoneOf(ctx context.Context, events catalog.Table, column string) (zone string, ok bool) {
-	zone = "UTC"
-	ok = d.query(ctx, aboutCustom, zoneSQL, func(v []string) {
-		if v[1] == "true" && !inUTC.MatchString(v[2]) {
-			zone = v[0]
+// postponed adds rows that are sent before the Unix time in a column, or before the time has passed that a column says.
+func (d *diagnosis) postponed(ctx context.Context, events catalog.Table) {
+	const now = "extract(epoch FROM statement_timestamp())"
+	where := strings.ToLower(d.state.Custom.Where())
+	for _, c := range events.Columns {
+		unit, isSpan := buffer.LooksSpan(c)
+		oid, column := events.OID(c), pg.Quote(c)
+		switch isInteger := oid == pg.OIDInt8 || oid == pg.OIDInt4; {
+		case strings.Contains(where, strings.ToLower(c)), d.state.Custom.Excepted(c):
+		case isSpan && (isInteger || oid == pg.OIDInt2 || oid == oidInterval):
+			zero, due := "0", column+" * interval '1 "+unit+"'"
+			if oid == oidInterval {
+				zero, due = "interval '0'", column
+			}
+			fix := projection.NoDelay(c, projection.Where(pg.Quote(cmp.Or(d.state.Custom.Inserted(), "created_at"))+" + "+due+" <= now()"))
+			d.countWaiting(ctx, events, column, column+" > "+zero, func(n string) { d.findings = append(d.findings, projection.Span(n, events.Quoted, c, fix)) })
+		case isInteger && buffer.LooksTime(c) && (buffer.LooksDelay(c) || buffer.MayDelay(c)):
+			for _, divisor := range []string{"1", "1000"} { // seconds or milliseconds, up to ten years ahead
+				condition := column + "::numeric / " + divisor + " BETWEEN " + now + " + 60 AND " + now + " + 315360000"
+				due := "to_timestamp(" + strings.TrimSuffix(column+" / "+divisor+".0", " / 1.0") + ") <= now()"
+				d.countWaiting(ctx, events, column, condition, func(n string) {
+					d.findings = append(d.findings, projection.Early(n, events.Quoted, c, projection.NoDelay(c, projection.Where(due))))
+				})
+			}
 		}
-	}, events.Quoted, column)
-	return zone, ok
+	}
 }
-
-// The zone is that of a session that sets none. It may be that of UTC for half of the year.
-const zoneSQL = `
-SELECT z.name,
-       (SELECT bool_or(t AT TIME ZONE z.name <> t AT TIME ZONE 'UTC') FROM unnest(ARRAY[timestamptz '2026-01-01', timestamptz '2026-07-01']) t)::text,
-       coalesce((SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef d JOIN pg_attribute a ON a.attrelid = d.adrelid AND a.attnum = d.adnum
-                 WHERE d.adrelid = $1::regclass AND a.attname = $2), '')
-FROM (SELECT reset_val AS name FROM pg_settings WHERE name = 'TimeZone') z`
-
-// inUTC matches a default value that does not depend on the session's time zone.
-var inUTC = regexp.MustCompile(`(?i)(at time zone|timezone\() ?'utc'`)
 
 // ages adds whether the age of waiting events is known, and right.
 func (d *diagnosis) ages(ctx context.Context, events catalog.Table) {
 	if c, is := d.state.Custom.WithoutZone(); is {
-		if zone, ok := d.zoneOf(ctx, events, c.Name); ok && zone != "UTC" {
-			d.warn(aboutCustom, "column "+c.Quoted+" of table "+events.Quoted+" has no time zone and is read as UTC, but the database's is "+zone+
-				": if rows hold local time, as now() writes it, the age of waiting events is wrong",
-				"ALTER TABLE "+events.Quoted+" ALTER COLUMN "+c.Quoted+" TYPE timestamptz USING "+c.Quoted+" AT TIME ZONE "+pg.Literal(zone)+orUTC)
+		if zone, err := custom.ZoneOf(ctx, d.DB, events.Quoted, c.Name); !d.failed(aboutCustom, err) && zone != custom.UTC {
+			d.warn(aboutCustom, "column "+c.Quoted+" of table "+events.Quoted+" has no time zone and is read as UTC, but the database's is "+string(zone)+
+				": if rows hold local time, as now() writes it, the age of waiting events is wrong", zone.Alter(events.Quoted, c.Quoted))
 		}
 	}
 	if !d.state.Custom.HasAges() {

@@ -115,6 +115,8 @@ func ConnectError(to *pgx.ConnConfig, err error) error {
 	}
 	connectErr, connecting := errors.AsType[*pgconn.ConnectError](err)
 	switch {
+	case connecting && Code(err) == CodeNoObject: // a parameter that the server does not have
+		return fmt.Errorf("%w: PostgreSQL does not know a parameter of source.url, which is perhaps one of the application's driver, such as pool or schema; remove it: %w", buffer.ErrNotReady, shown)
 	case errors.Is(err, context.DeadlineExceeded):
 		return fmt.Errorf("PostgreSQL at %s:%d did not answer in time: %w", to.Host, to.Port, err)
 	case isRefused:

@@ -1,0 +1,145 @@
+package sqlite
+
+import (
+	"cmp"
+	"context"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/projection"
+	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
+)
+
+// marks adds rows that look as if a loop had sent them, among some of those that wait.
+func (c *customTable) marks(ctx context.Context, d *diagnosis, columns []string) {
+	table := db.Quote(c.b.config.Table)
+	for _, column := range columns {
+		named := buffer.LooksMark(column)
+		if !named && (!buffer.MayMark(column) || c.b.config.Custom.Excepted(column)) {
+			continue
+		}
+		condition, unmarked, counted := db.Quote(column)+" IS NOT NULL", db.Quote(column)+" IS NULL", ""
+		switch {
+		case named && marksTimes.MatchString(column):
+			counted = " AND NOT EXISTS (SELECT 1 FROM pragma_table_info(" + sqlText(c.b.config.Table) + ") WHERE name = " + sqlText(column) + " AND (\"notnull\" OR dflt_value IS NOT NULL))"
+		case named:
+			condition = "lower(CAST(" + db.Quote(column) + " AS TEXT)) IN (" + buffer.DoneValues + ")"
+			unmarked = "(" + condition + ") IS NOT TRUE"
+		default:
+			condition = "lower(" + db.Quote(column) + ") IN (" + buffer.DoneValues + ")"
+			unmarked = "(" + condition + ") IS NOT TRUE"
+		}
+		c.countWaiting(ctx, d, column, condition+counted, func(n string) {
+			f := projection.Marked(n, table, condition, unmarked)
+			if !named {
+				f.Fix += projection.NoMark(column)
+			}
+			d.findings = append(d.findings, f)
+		})
+	}
+}
+
+// marksTimes matches names of marks that hold times.
+var marksTimes = regexp.MustCompile(`(?i)(at|on|date|time|timestamp|ts|utc)$|^date`)
+
+func sqlText(s string) string { return "'" + strings.ReplaceAll(s, "'", "''") + "'" }
+
+// excludes reports whether source.where names a column, which then says which rows are events.
+func (c *customTable) excludes(column string) bool {
+	return strings.Contains(strings.ToLower(c.b.config.Custom.Where), strings.ToLower(column))
+}
+
+// countWaiting passes how many of the first 1000 rows that wait meet a condition on a column, unless none does.
+func (c *customTable) countWaiting(ctx context.Context, d *diagnosis, column, condition string, found func(n string)) {
+	waiting := "SELECT " + db.Quote(column) + " FROM " + db.Quote(c.b.config.Table) + " WHERE group_id IS NULL"
+	if where := c.b.config.Custom.Where; where != "" {
+		waiting += " AND (\n" + where + "\n)"
+	}
+	var n int
+	err := c.b.db.QueryRowContext(ctx, "SELECT count(*) FROM ("+waiting+" LIMIT 1000) WHERE "+condition).Scan(&n)
+	if !d.failed("rows", err) && n > 0 {
+		found(strconv.Itoa(n))
+	}
+}
+
+// ended adds rows that look as if they had been given up or withdrawn, among some of those that wait.
+func (c *customTable) ended(ctx context.Context, d *diagnosis, columns []string) {
+	for _, column := range columns {
+		if c.excludes(column) {
+			continue
+		}
+		name, except := db.Quote(column), ""
+		condition := name + " IS NOT TRUE"
+		switch named := buffer.Suggests(column) == buffer.SuggestsEnd; {
+		case named && marksTimes.MatchString(column):
+			condition = name + " IS NULL"
+		case named:
+		case buffer.MayEnd(column) && !c.b.config.Custom.Excepted(column):
+			condition, except = "(lower("+name+") IN ("+buffer.EndValues+")) IS NOT TRUE", projection.NoMark(column)
+		default:
+			continue
+		}
+		c.countWaiting(ctx, d, column, "NOT ("+condition+")", func(n string) {
+			f := projection.Ended(n, db.Quote(c.b.config.Table), condition)
+			f.Fix += except
+			d.findings = append(d.findings, f)
+		})
+	}
+}
+
+// early adds rows that are sent before the time in a column whose name or values suggest that they must not be, or that is to say when they were
+// inserted, among some of those that wait.
+func (c *customTable) early(ctx context.Context, d *diagnosis, columns []string) {
+	for _, column := range columns {
+		inserted, named := c.isInserted(column), buffer.LooksDelay(column)
+		if c.excludes(column) || !inserted && !named && (!buffer.MayDelay(column) || c.b.config.Custom.Excepted(column)) {
+			continue
+		}
+		name, now := db.Quote(column), "julianday('now')"
+		fix := projection.Where("julianday(" + name + ") <= julianday('now')")
+		switch {
+		case inserted: // the application's clock may be ahead, and it may write local time
+			now = "max(" + now + ", julianday('now', 'localtime')) + 5.0 / 1440"
+			fix = "if " + column + " does not say when a row was inserted, name another column as source.created_at, or none; if it delays rows: " + fix
+		case !named:
+			now = "max(" + now + ", julianday('now', 'localtime')) + 1.0 / 1440"
+			fix = projection.NoDelay(column, fix)
+		}
+		c.countWaiting(ctx, d, column, "typeof("+name+") = 'text' AND "+name+" GLOB '[0-9][0-9][0-9][0-9]-*' AND julianday("+name+") > "+now, func(n string) {
+			d.findings = append(d.findings, projection.Early(n, db.Quote(c.b.config.Table), column, fix))
+		})
+	}
+}
+
+// isInserted reports whether ages are measured by the column.
+func (c *customTable) isInserted(column string) bool {
+	return strings.EqualFold(column, cmp.Or(c.b.config.Custom.CreatedAt, "created_at"))
+}
+
+// perDay is how many of a unit are a day.
+var perDay = map[string]string{"millisecond": "86400000.0", "second": "86400.0", "minute": "1440.0", "hour": "24.0", "day": "1.0"}
+
+// postponed adds rows that are sent before the Unix time in a column, or before the time has passed that a column says.
+func (c *customTable) postponed(ctx context.Context, d *diagnosis, columns []string) {
+	table := db.Quote(c.b.config.Table)
+	for _, column := range columns {
+		name := db.Quote(column)
+		unit, isSpan := buffer.LooksSpan(column)
+		switch {
+		case c.excludes(column), c.isInserted(column), c.b.config.Custom.Excepted(column):
+		case isSpan:
+			fix := projection.NoDelay(column, projection.Where("julianday("+db.Quote(cmp.Or(c.b.config.Custom.CreatedAt, "created_at"))+") + "+name+" / "+perDay[unit]+" <= julianday('now')"))
+			c.countWaiting(ctx, d, column, "typeof("+name+") IN ('integer', 'real') AND "+name+" > 0", func(n string) {
+				d.findings = append(d.findings, projection.Span(n, table, column, fix))
+			})
+		case buffer.LooksTime(column) && (buffer.LooksDelay(column) || buffer.MayDelay(column)):
+			for _, divisor := range []string{"", " / 1000"} { // seconds or milliseconds, up to ten years ahead
+				condition := "typeof(" + name + ") IN ('integer', 'real') AND " + name + divisor + " - CAST(strftime('%s', 'now') AS INTEGER) BETWEEN 60 AND 315360000"
+				fix := projection.NoDelay(column, projection.Where(name+divisor+" <= CAST(strftime('%s', 'now') AS INTEGER)"))
+				c.countWaiting(ctx, d, column, condition, func(n string) { d.findings = append(d.findings, projection.Early(n, table, column, fix)) })
+			}
+		}
+	}
+}
