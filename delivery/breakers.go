@@ -22,6 +22,7 @@ type breaker struct {
 	wokenAt  time.Time // a waiting batch was made due for a probe, and none is before
 	woken    int       // so often since a result was recorded
 	last     verdict   // the last failure
+	took     time.Duration
 }
 
 // openAfter is how many sends in a row have to fail: the batch may cause a single failure.
@@ -34,14 +35,14 @@ func (b *breaker) open() bool { return b.failures >= openAfter }
 
 // fail records a send that found the address unavailable. If a deferred batch fails again while
 // others succeed, the breaker stays closed: only that batch backs off.
-func (b *breaker) fail(now time.Time, deferred bool, v verdict) {
+func (b *breaker) fail(now time.Time, deferred bool, v verdict, took time.Duration) {
 	b.woken = 0
 	if deferred && b.works {
 		return
 	}
 	b.known, b.works = true, false
 	b.failures++
-	b.failedAt, b.last = now, v
+	b.failedAt, b.last, b.took = now, v, took
 	b.until, b.probing = now.Add(probes.After(b.failures)), time.Time{}
 }
 
@@ -88,7 +89,7 @@ type breakers struct {
 	sink      breaker
 	pause     time.Time // the sink asked for it (Retry-After): nothing is sent before
 	addresses map[string]*breaker
-	// mostSlow is how many probes may be under way at once that are likely to time out; 0: any number.
+	// mostSlow is how many slow probes may be under way at once; 0: any number.
 	mostSlow int
 }
 
@@ -102,8 +103,8 @@ func (b *breakers) any() bool {
 }
 
 // recordFailure records a send that found the address unavailable, "" for the sink as a
-// whole. deferred: the batch was put back for an outage before.
-func (b *breakers) recordFailure(address string, deferred bool, v verdict) {
+// whole, and took so long. deferred: the batch was put back for an outage before.
+func (b *breakers) recordFailure(address string, deferred bool, v verdict, took time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
@@ -111,7 +112,7 @@ func (b *breakers) recordFailure(address string, deferred bool, v verdict) {
 		b.pause = asked // nor does a send that was under way end it sooner
 		b.sink.last = v
 	}
-	b.breaker(address).fail(now, deferred, v)
+	b.breaker(address).fail(now, deferred, v, took)
 }
 
 // breaker returns the address's breaker, a new one if need be.
@@ -148,19 +149,25 @@ func (b *breakers) recordSuccess(address string, deferred bool) (recovered bool)
 }
 
 // allowProbe reports whether a batch for the address alone may be sent: the breaker is
-// closed, or this is the half-open probe, which takes atMost; and it is not one of too many that are likely to time out.
-func (b *breakers) allowProbe(address string, atMost time.Duration) bool {
+// closed, or this is the half-open probe, which takes atMost. Otherwise it waits for the address to recover; or for so long, if that is not needed.
+//
+// No more than mostSlow slow probes are under way. While a breaker is closed, one send more may be slow: it may have been a hiccup, which holds up its address no longer
+// than this.
+func (b *breakers) allowProbe(address string, atMost time.Duration) (ok bool, wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	one, now := b.addresses[address], time.Now()
+	limited := b.mostSlow > 0 && one != nil && one.slow()
 	switch {
 	case one == nil || one.failures == 0:
-		return true
-	case one.open() && !one.probeDue(now), b.mostSlow > 0 && one.slow() && b.slowProbes(one, now) >= b.mostSlow:
-		return false
+		return true, 0
+	case one.open() && (!one.probeDue(now) || limited && b.slowProbes(one, now) >= b.mostSlow):
+		return false, 0
+	case !one.open() && limited && b.slowProbes(one, now) > b.mostSlow:
+		return false, probes.Max
 	}
 	one.probing = now.Add(atMost)
-	return true
+	return true, 0
 }
 
 // hangs reports whether a mixed batch should be sent without the events of the address:
@@ -176,8 +183,10 @@ func (b *breakers) hangs(address string) bool {
 // another process may have seen it recover.
 const forgetAfter = time.Minute
 
-// slow reports whether a probe is likely to take up a whole Send's time.
-func (b *breaker) slow() bool { return b.failures > 0 && b.last.mayBePoison }
+// slow reports whether the next send probably fails as late as the last one, which took a worker for long.
+func (b *breaker) slow() bool { return b.failures > 0 && b.took >= slowSend }
+
+const slowSend = time.Second
 
 // slowProbes counts the slow probes that are under way, or were just made due; that of one address only if it is under way.
 func (b *breakers) slowProbes(of *breaker, now time.Time) (n int) {
@@ -189,8 +198,8 @@ func (b *breakers) slowProbes(of *breaker, now time.Time) (n int) {
 	return n
 }
 
-// probesDue returns for which of the addresses that batches wait for it is time to make one of them due. No more than mostSlow probes are under way at once that are
-// likely to time out; the addresses that were not tried for longest come first.
+// probesDue returns for which of the addresses that batches wait for it is time to make one of them due. No more than mostSlow slow probes are under way at once; the
+// addresses that were not tried for longest come first.
 func (b *breakers) probesDue(deferred []string, mostSlow int) (due []string) {
 	var unconfirmed []string
 	b.mu.Lock()
@@ -217,7 +226,7 @@ func (b *breakers) probesDue(deferred []string, mostSlow int) (due []string) {
 		}
 	}
 	for address, one := range b.addresses {
-		if _, ok := wanted[address]; !ok && (one.failures == 0 || now.Sub(one.failedAt) > forgetAfter) {
+		if _, ok := wanted[address]; !ok && !now.Before(one.probing) && (one.failures == 0 || now.Sub(one.failedAt) > forgetAfter) {
 			delete(b.addresses, address)
 		}
 	}

@@ -38,12 +38,22 @@ func (w *Worker) deferUnavailable(l *buffer.Lease) []buffer.Outcome {
 		return nil
 	}
 	if address, one := w.onlyAddress(l); one {
-		if w.breakers.allowProbe(address, w.config.SendTimeout) {
-			return nil
-		}
-		return []buffer.Outcome{w.deferred(l, nil, address)}
+		return w.deferProbe(l, address)
 	}
 	return w.deferParts(l)
+}
+
+// deferProbe returns what becomes of a batch for an address alone; nil: send it.
+func (w *Worker) deferProbe(l *buffer.Lease, address string) []buffer.Outcome {
+	ok, wait := w.breakers.allowProbe(address, w.config.SendTimeout)
+	if ok {
+		return nil
+	}
+	o := w.deferred(l, nil, address)
+	if wait > 0 {
+		o.After = wait
+	}
+	return []buffer.Outcome{o}
 }
 
 // passedOver lets a batch wait for a moment as it is, or until the sink accepts events again. The error is read later, and while another relay may have delivered
@@ -94,10 +104,7 @@ func (w *Worker) deferParts(l *buffer.Lease) []buffer.Outcome {
 	for _, address := range addresses {
 		switch {
 		case len(ids[address]) == len(l.Events):
-			if w.breakers.allowProbe(address, w.config.SendTimeout) {
-				return nil
-			}
-			return []buffer.Outcome{w.deferred(l, nil, address)}
+			return w.deferProbe(l, address)
 		case ids[address] != nil:
 			outcomes = append(outcomes, w.deferred(l, ids[address], address))
 		}

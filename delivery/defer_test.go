@@ -398,6 +398,18 @@ func TestProbesDue_ThatTimeOut(t *testing.T) {
 		}
 		wait.Wait()
 		most.Store(0)
+		for _, address := range all { // while their breakers are closed, one place more is theirs
+			work(address)
+		}
+		wait.Wait()
+		expect(t, "sends at once that time out", most.Load(), workers/2+1)
+		for i, address := range slow {
+			if i > workers/2 {
+				work(address)
+				wait.Wait()
+			}
+		}
+		most.Store(0)
 		clear(tries)
 		for i := range 4 * 60 {
 			for _, address := range a.ProbesDue(all, workers) {

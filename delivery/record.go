@@ -41,7 +41,7 @@ func (w *Worker) record(ctx context.Context, l *buffer.Lease, r result, began ti
 	}
 	deferred := l.Outages > 0
 	if r.isOutage() {
-		w.breakers.recordFailure(r.whole.address, deferred, r.whole)
+		w.breakers.recordFailure(r.whole.address, deferred, r.whole, time.Since(began))
 		return r
 	}
 	if r.each == nil && r.has(rejected) {
@@ -53,7 +53,7 @@ func (w *Worker) record(ctx context.Context, l *buffer.Lease, r result, began ti
 		w.config.Log.InfoContext(ctx, "sink recovered")
 	}
 	if w.addresser != nil && (r.has(unavailable) || deferred || w.breakers.any() || w.poison.any()) {
-		w.recordAddresses(ctx, l, &r, deferred)
+		w.recordAddresses(ctx, l, &r, deferred, time.Since(began))
 	}
 	if r.has(accepted) {
 		w.poison.accepted("")
@@ -106,7 +106,7 @@ func (w *Worker) judge(ctx context.Context, l *buffer.Lease, r result, began tim
 
 // recordAddresses counts the result at each address. One is unavailable only if none of its
 // events got another answer; an event that was not sent says nothing of its address.
-func (w *Worker) recordAddresses(ctx context.Context, l *buffer.Lease, r *result, deferred bool) {
+func (w *Worker) recordAddresses(ctx context.Context, l *buffer.Lease, r *result, deferred bool, took time.Duration) {
 	type summary struct {
 		outage       verdict
 		unavailable  bool // no event got another answer
@@ -137,7 +137,7 @@ func (w *Worker) recordAddresses(ctx context.Context, l *buffer.Lease, r *result
 	for address, one := range all {
 		switch {
 		case one.unavailable:
-			w.breakers.recordFailure(address, deferred, one.outage)
+			w.breakers.recordFailure(address, deferred, one.outage, took)
 		case w.breakers.recordSuccess(address, deferred):
 			w.config.Log.InfoContext(ctx, "address recovered", "address", address)
 		}

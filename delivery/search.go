@@ -23,7 +23,7 @@ type search struct {
 const (
 	// refusedInRow is how many fresh batches are refused, and none accepted, before one at a time is sent.
 	refusedInRow = openAfter
-	// maxSearching is how many workers search at once, and one less than there are. Others stay for fresh events.
+	// maxSearching is how many batches are searched at once, and no more than there are workers. More are in flight, so fresh ones have their turn.
 	maxSearching = 3
 	// freshEvery is how often one batch is claimed while all that may search do: fresh events may be good. A bad one is halved, and its parts wait for the search.
 	freshEvery = time.Second
@@ -68,7 +68,7 @@ func (w *Worker) BeginSearch(h *Halved, workers int) (ok bool) {
 	d := &w.refusals
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if d.search.most = max(1, min(workers-1, maxSearching)); d.search.workers >= d.search.most {
+	if d.search.most = max(1, min(workers, maxSearching)); d.search.workers >= d.search.most {
 		return false
 	}
 	d.search.workers++
