@@ -89,8 +89,8 @@ type breakers struct {
 	sink      breaker
 	pause     time.Time // the sink asked for it (Retry-After): nothing is sent before
 	addresses map[string]*breaker
-	// mostSlow is how many slow probes may be under way at once; 0: any number.
-	mostSlow int
+	// mostSlow is how many slow probes may be under way at once; 0: any number. sooner counts the addresses that accepted one since probesDue last looked.
+	mostSlow, sooner int
 }
 
 const checkTimeout = 5 * time.Second
@@ -139,6 +139,9 @@ func (b *breakers) recordSuccess(address string, deferred bool) (recovered bool)
 	if address == "" {
 		recovered, first = b.sink.succeed()
 	} else if one := b.addresses[address]; one != nil {
+		if one.slow() {
+			b.sooner++
+		}
 		recovered, first = one.succeed()
 	}
 	b.mu.Unlock()
@@ -199,11 +202,12 @@ func (b *breakers) slowProbes(of *breaker, now time.Time) (n int) {
 }
 
 // probesDue returns for which of the addresses that batches wait for it is time to make one of them due. No more than mostSlow slow probes are under way at once; the
-// addresses that were not tried for longest come first.
+// addresses that were not tried for longest come first. When some are back, twice as many as these are tried next: others probably are as well.
 func (b *breakers) probesDue(deferred []string, mostSlow int) (due []string) {
 	var unconfirmed []string
 	b.mu.Lock()
-	b.mostSlow = mostSlow
+	mostSlow = max(mostSlow, 2*b.sooner)
+	b.mostSlow, b.sooner = mostSlow, 0
 	now := time.Now()
 	under := b.slowProbes(nil, now)
 	wanted, longest := make(map[string]struct{}, len(deferred)), slices.Clone(deferred)

@@ -356,7 +356,7 @@ func TestProbesDue(t *testing.T) {
 func TestProbesDue_ThatTimeOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		const workers, takes = 4, 5 * time.Second
+		const addresses, workers, takes = 20, 4, 5 * time.Second
 		var (
 			slow, refused    []string
 			most, sending    atomic.Int64
@@ -388,7 +388,7 @@ func TestProbesDue_ThatTimeOut(t *testing.T) {
 				}
 			})
 		}
-		for i := range 10 {
+		for i := range addresses {
 			slow, refused = append(slow, fmt.Sprint("slow", i)), append(refused, fmt.Sprint("refused", i))
 		}
 		all := slices.Concat(slow, refused)
@@ -403,33 +403,46 @@ func TestProbesDue_ThatTimeOut(t *testing.T) {
 		}
 		wait.Wait()
 		expect(t, "sends at once that time out", most.Load(), workers/2+1)
-		for i, address := range slow {
-			if i > workers/2 {
-				work(address)
-				wait.Wait()
-			}
+		for _, address := range slow {
+			work(address)
+			wait.Wait()
 		}
 		most.Store(0)
 		clear(tries)
-		for i := range 4 * 60 {
+		for i := range 4 * 90 {
 			for _, address := range a.ProbesDue(all, workers) {
 				work(address)
 			}
 			if i%8 == 0 {
-				work(slow[i/8%10]) // it is due by itself
+				work(slow[i/8%addresses]) // it is due by itself
 			}
 			<-time.After(250 * time.Millisecond)
 		}
 		wait.Wait()
 		expect(t, "probes at once that time out", most.Load(), workers/2)
+		defer func() { // all are back
+			a.answer(nil)
+			began, waiting := time.Now(), slices.Clone(slow)
+			for len(waiting) > 0 && time.Since(began) < time.Minute {
+				for _, address := range a.ProbesDue(waiting, workers) {
+					work(address)
+					waiting = slices.DeleteFunc(waiting, func(one string) bool { return one == address })
+				}
+				wait.Wait()
+				<-time.After(250 * time.Millisecond)
+			}
+			if took := time.Since(began); took > 2*time.Second {
+				t.Errorf("the addresses that are back have all been tried after %v", took)
+			}
+		}()
 		for _, address := range slow {
 			if n := tries[address]; n < 1 || n > 5 {
-				t.Errorf("%s was tried %d times in a minute; expected the addresses to take turns", address, n)
+				t.Errorf("%s was tried %d times in 90 s; expected the addresses to take turns", address, n)
 			}
 		}
 		for _, address := range refused {
 			if n := tries[address]; n < 30 {
-				t.Errorf("%s was tried %d times in a minute; expected once in two seconds", address, n)
+				t.Errorf("%s was tried %d times in 90 s; expected once in two seconds", address, n)
 			}
 		}
 	})

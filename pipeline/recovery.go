@@ -83,11 +83,10 @@ func (p *Pipeline) retryDeferred(ctx context.Context, recount func()) {
 		if accepting {
 			p.makeDue(ctx, p.buffer.RetryRefused, recount)
 		}
-		switch {
-		case !p.health.waits():
-			p.worker.ProbesDue(nil, 0) // forgets addresses
-		case len(recovered) == 0:
+		if p.health.waits() {
 			p.probe(ctx, recount)
+		} else {
+			p.worker.ProbesDue(nil, 0) // forgets addresses
 		}
 		if p.worker.Paused() && requests.isNew(ctx, p.buffer) {
 			p.config.Log.InfoContext(ctx, "trying waiting batches at once, as requested")
