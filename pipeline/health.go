@@ -100,7 +100,8 @@ type health struct {
 	// Another relay may have delivered what this one could not, and then this one has nothing to try the sink with.
 	inFlight    int       // batches that this process works on
 	fresh       int       // unclaimed events, as last counted
-	emptySince  time.Time // when nothing was left to send, as counted since; zero: something is
+	unclaimable bool      // the last claim found none: another transaction has locked them, or another process was faster
+	emptySince  time.Time // when nothing was left that could be sent, as counted since; zero: something is. Delivered batches wait for their delete only
 	reachableAt time.Time // when the last Check of the sink that succeeded began
 }
 
@@ -108,6 +109,21 @@ func (h *health) buffer(err error)       { h.set(&h.bufferErr, err) }
 func (h *health) backpressure(err error) { h.set(&h.backpressureErr, err) }
 func (h *health) claim(err error)        { h.set(&h.claimErr, err) }
 func (h *health) takeOver(err error)     { h.set(&h.dueErr, err) }
+
+// claimed notes whether a claim of fresh events found any.
+func (h *health) claimed(some bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.unclaimable = !some
+}
+
+// accepted notes that the sink accepted a batch whose delivery is recorded, but whose events cannot be deleted yet.
+func (h *health) accepted() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.undelivered = 0
+	h.freshSince, h.dueSince = time.Time{}, time.Time{}
+}
 
 // reported takes the result of a write that is made also while nothing is delivered. Whether the database can be reached at all, others say.
 func (h *health) reported(err error) {
@@ -138,8 +154,8 @@ func (h *health) begin() (end func()) {
 	}
 }
 
-// outageOver reports whether the sink may be back although this process has sent nothing since: nothing is left to send, so another relay has
-// delivered it, and a Check that began later found the sink.
+// outageOver reports whether the sink may be back although this process has sent nothing since: nothing is left that it could send, so another relay has
+// delivered it, or a transaction has locked it, and a Check that began later found the sink.
 func (h *health) outageOver() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -206,7 +222,7 @@ func (h *health) counted(backlog buffer.Backlog, fresh bool, err error) {
 			h.claimErr = nil
 		}
 	}
-	note(&h.emptySince, due+backlog.Waiting+backlog.Delivered+h.fresh+h.inFlight == 0, now)
+	note(&h.emptySince, due+backlog.Waiting+h.inFlight == 0 && (h.fresh == 0 || h.unclaimable), now)
 	if !h.emptySince.IsZero() && now.Sub(h.emptySince) > h.stalledAfter {
 		h.stuck.forget() // no process has had a batch in flight for so long
 	}

@@ -27,6 +27,7 @@ type fakeBuffer struct {
 	backlog buffer.Backlog
 	batch   buffer.Lease // what each claim and take over brings; without events: nothing
 	answer  error        // of Send
+	settled error        // of Settle
 	settles int
 }
 
@@ -81,7 +82,7 @@ func (s *fakeBuffer) Settle(context.Context, *buffer.Lease, []buffer.Outcome) er
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.settles++
-	return nil
+	return s.settled
 }
 
 func (s *fakeBuffer) Renew(context.Context, *buffer.Lease, time.Duration) error   { return nil }
@@ -398,5 +399,50 @@ func TestHealth_NothingDelivered(t *testing.T) {
 		expectReadiness(t, p, "when the sink refused the events", "")
 		try(again, sink.Unavailable(errTest))
 		expectReadiness(t, p, "after one outage more", "")
+	})
+}
+
+// An accepted send ends an outage, whatever becomes of the deletion.
+func TestHealth_DeliveredButLocked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeBuffer{}
+		p := s.start(t, nil)
+		try := func(answer error) {
+			again := three()
+			again.Outages = 1 // the sink took others since: it is not the circuit that sees it
+			s.set(func(s *fakeBuffer) { s.batch, s.answer, s.backlog = again, answer, buffer.Backlog{Due: 1, Waiting: 1} })
+			after(time.Second)
+			s.set(func(s *fakeBuffer) { s.batch, s.backlog = buffer.Lease{}, buffer.Backlog{Waiting: 1} })
+			after(20 * time.Second)
+		}
+		try(nil)
+		try(sink.Unavailable(errTest))
+		try(sink.Unavailable(errTest))
+		expectReadiness(t, p, "after two outages", "delivered nothing, the last: "+errTest.Error())
+		s.set(func(s *fakeBuffer) { s.settled = buffer.ErrLocked })
+		try(nil)
+		expectReadiness(t, p, "when it was accepted, and its rows are locked", "")
+	})
+}
+
+// Batches that another relay has delivered, and fresh events that a transaction has locked, are nothing that this one could try the sink with.
+func TestHealth_DeliveredByAnotherButLocked(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		s := &fakeBuffer{}
+		p := s.start(t, nil)
+		after(3 * time.Second)
+		s.set(func(s *fakeBuffer) {
+			s.batch, s.answer, s.backlog = three(), sink.Unavailable(errTest), buffer.Backlog{Unclaimed: 3, Waiting: 1}
+		})
+		after(30 * time.Second)
+		expectReadiness(t, p, "while nothing is delivered", "sink: ")
+		s.set(func(s *fakeBuffer) { s.batch, s.backlog = buffer.Lease{}, buffer.Backlog{Unclaimed: 3, Delivered: 4} })
+		after(25 * time.Second)
+		expectReadiness(t, p, "when the rows of all that is left are locked, and the sink answers", "")
+		s.set(func(s *fakeBuffer) { s.backlog = buffer.Backlog{Waiting: 1, Delivered: 4} })
+		after(2 * time.Second)
+		expectReadiness(t, p, "when a batch waits again", "sink: ")
 	})
 }

@@ -334,6 +334,9 @@ func (p *Pipeline) workOnce(ctx, stop context.Context, c *claimer.Claimer, ticke
 		report.Err = err
 		return report, done, nil
 	}
+	if !ticket.Due && !ticket.Suspect {
+		p.health.claimed(l != nil)
+	}
 	if l == nil {
 		return report, done, nil
 	}
@@ -398,6 +401,9 @@ func (p *Pipeline) deliver(
 		})
 	}
 	if err == nil {
+		if done.Answer == delivery.Accepted && done.PutBack { // otherwise it is settled
+			p.health.accepted()
+		}
 		if done.PutBack && stop.Err() != nil {
 			err = fmt.Errorf("batch %s was put back unfinished: %w", l.GroupID, context.Cause(stop))
 		}
