@@ -3,6 +3,7 @@ package admin
 import (
 	"cmp"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -67,6 +68,8 @@ type PipelineReport struct {
 	VacuumBlockedBy *BlockerReport `json:"vacuum_blocked_by,omitempty"`
 	// LockedBy is the oldest transaction that holds locks in the event table, while the pipeline stands still.
 	LockedBy *BlockerReport `json:"locked_by,omitempty"`
+	// RowsLockedBy is the oldest transaction that holds locks in the event table, if it is [buffer.LockAge] old, whether the pipeline stands still or not.
+	RowsLockedBy *BlockerReport `json:"-"`
 	// HiddenTransaction is open for some seconds at least, and the relay's role may not see since when: what it is, and the statement that lets the role
 	// see it. Only relay status sets it; the running relay observes how long it is open.
 	HiddenTransaction string `json:"hidden_transaction,omitempty"`
@@ -110,9 +113,18 @@ func (p *PipelineReport) SetLocker(h buffer.VacuumBlocker) {
 	if b := p.VacuumBlockedBy; b != nil && b.Kind == string(h.Kind) && b.PID == h.PID && b.Name == h.Name {
 		b.LocksBuffer = true
 	}
+	p.RowsLockedBy = NewBlockerReport(h)
 	if p.standsStill() {
-		p.LockedBy = NewBlockerReport(h)
+		p.LockedBy = p.RowsLockedBy
 	}
+}
+
+// longWait is how old an event may be before a transaction that holds locks in the event table is said to keep it.
+const longWait = time.Minute
+
+// LockKeepsEvents reports whether a transaction holds locks in the event table and an event has waited for a minute or longer, although the pipeline may not stand still.
+func (p *PipelineReport) LockKeepsEvents() bool {
+	return p.RowsLockedBy != nil && p.Pending > 0 && p.OldestPendingSeconds != nil && *p.OldestPendingSeconds >= longWait.Seconds()
 }
 
 // standsStill reports whether events wait and nothing is claimed, or a relay says so.
@@ -346,8 +358,12 @@ func waitReports(all []buffer.Wait, tried bool, redact func(string) string) (rep
 			Early: tried && w.Early,
 		})
 	}
-	return reports
+	slices.SortStableFunc(reports, func(a, b WaitReport) int { return cmp.Compare(b.Batches, a.Batches) })
+	return reports[:min(len(reports), maxWaits)]
 }
+
+// maxWaits is how many reasons a report has, once those of one cause are one.
+const maxWaits = 3
 
 // untried are the batches that wait without that anything was said of them: they were claimed, and then no relay could send them.
 func untried(all []buffer.Wait) *WaitReport {
@@ -359,13 +375,19 @@ func untried(all []buffer.Wait) *WaitReport {
 	return nil
 }
 
-// CauseOf is what errors of the same cause have in common: numbers and ids make no difference.
+// CauseOf is what errors of the same cause have in common: numbers, ids, addresses at the sink and the position in the batch make no difference.
 func CauseOf(text string) string { return causeOf(text) }
 
-// causeOf is what errors of the same cause have in common: that a batch was deferred for it, and numbers and ids, make no difference.
+// causeOf is what errors of the same cause have in common: that a batch was deferred for it, numbers and ids, the address at the sink, and which event met it, make no difference.
 func causeOf(text string) string {
-	return generalized(strings.TrimPrefix(text, "deferred: "))
+	return generalized(WithoutAddress(strings.TrimPrefix(text, "deferred: ")))
 }
+
+// WithoutAddress is an error without the address at the sink, such as a stream or subject, and without which event of the batch met it.
+func WithoutAddress(text string) string { return addressText.ReplaceAllString(text, "") }
+
+// addressText is an address at a sink, and which event of a batch met an error.
+var addressText = regexp.MustCompile(`\b(?:redis (?:stream|list|publish|channel|sidekiq|asynq)|subject|queue) "(?:[^"\\]|\\.)*"| \(at event \d+ of \d+\)`)
 
 // add counts batches that wait for the same cause.
 func (w *WaitReport) add(other buffer.Wait) {

@@ -223,10 +223,8 @@ func (s *Server) Report(ctx context.Context, names ...string) Report {
 		if h, ok := p.Health.Worst(); ok {
 			one.VacuumBlockedBy = NewBlockerReport(h)
 		}
-		if o, ok := p.Health.(lockObserver); ok {
-			if h, ok := o.Locker(); ok {
-				one.SetLocker(h)
-			}
+		if h, ok := p.Locker(); ok {
+			one.SetLocker(h)
 		}
 		if p.Scheduled {
 			one.SetScheduled()

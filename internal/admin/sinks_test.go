@@ -364,6 +364,28 @@ func TestWaitReports_OneCause(t *testing.T) {
 	}
 }
 
+// TestWaitReports_Addresses: batches that one full server keeps waiting are one reason, whatever subject, stream or topic each of them has, and the most frequent reason is first.
+func TestWaitReports_Addresses(t *testing.T) {
+	t.Parallel()
+	got := waitReports([]buffer.Wait{
+		{Error: "503", Batches: 2, Events: 2},
+		{Error: `subject "orders.paid": sink full: maximum messages exceeded`, Batches: 1, Events: 3},
+		{Error: `subject "billing.charged": sink full: maximum messages exceeded`, Batches: 1, Events: 3},
+		{Error: `redis stream "a.x": OOM (at event 1 of 2)`, Batches: 1, Events: 2},
+		{Error: `subject "orders.created": sink full: maximum messages exceeded`, Batches: 1, Events: 3},
+		{Error: `redis stream "b.x": OOM (at event 2 of 4)`, Batches: 1, Events: 4},
+		{Error: "the fourth reason", Batches: 1, Events: 1},
+	}, false, func(text string) string { return text })
+	want := []WaitReport{
+		{Error: `subject "orders.paid": sink full: maximum messages exceeded`, Batches: 3, Events: 9},
+		{Error: "503", Batches: 2, Events: 2},
+		{Error: `redis stream "a.x": OOM (at event 1 of 2)`, Batches: 2, Events: 6},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
+
 // TestPipelineState_StandsStill: a pipeline in which events wait and nothing is claimed is not idle.
 func TestPipelineState_StandsStill(t *testing.T) {
 	t.Parallel()

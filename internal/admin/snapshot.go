@@ -39,6 +39,14 @@ type Pipeline struct {
 	DeadLetters
 }
 
+// Locker returns the oldest transaction that holds locks in the event table; see [buffer.Locker].
+func (p *Pipeline) Locker() (buffer.VacuumBlocker, bool) {
+	if o, ok := p.Health.(lockObserver); ok {
+		return o.Locker()
+	}
+	return buffer.VacuumBlocker{}, false
+}
+
 // Sink is one of several sinks of a pipeline.
 type Sink struct {
 	Name   string

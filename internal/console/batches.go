@@ -48,13 +48,37 @@ type batchRow struct {
 	Refused string
 }
 
-func (s *Console) batchRow(pipeline string, b *buffer.LiveBatch, now time.Time) batchRow {
+// keptAfter is how old a delivered batch is before the page says why its events are still there: a delete takes moments.
+const keptAfter = 10 * time.Second
+
+// keptText says why events that the sink has are not deleted.
+func (s *Console) keptText(p *admin.Pipeline) string {
+	const text = "the sink has accepted it; its events are deleted "
+	h, ok := p.Locker()
+	if !ok {
+		return text + "when no other transaction locks their rows. Doctor lists the open transactions."
+	}
+	who := "a transaction"
+	if h.PID != 0 {
+		who = fmt.Sprintf("pid %d", h.PID)
+	}
+	if h.Application != "" {
+		who += fmt.Sprintf(" (application %q)", h.Application)
+	}
+	return text + "when " + s.config.Redact(who) + " ends its transaction, which holds locks in their table: " + s.config.Redact(h.Fix)
+}
+
+func (s *Console) batchRow(of *admin.Pipeline, b *buffer.LiveBatch, now time.Time) batchRow {
+	pipeline := of.Name
 	r := batchRow{
 		LiveBatch: *b, Pipeline: pipeline, Link: "batches/" + url.PathEscape(pipeline) + "/" + b.GroupID.String(), Claimed: now.Add(-b.Age),
 		First: fmt.Sprint(b.FirstID), Why: visible([]byte(s.config.Redact(b.Error))),
 	}
 	if r.Why == "" && b.State == "waiting" && !b.Hook {
 		r.Why = "not tried yet: a relay has claimed it, and sends it once it can. While the sink does not accept events, one batch at a time is tried."
+	}
+	if r.Why == "" && b.State == "delivered" && !b.Hook && b.Age >= keptAfter {
+		r.Why = visible([]byte(s.keptText(of)))
 	}
 	r.Short = shorten(r.Why, maxShownError)
 	if b.FirstUUID != uuid.Nil {
@@ -131,7 +155,7 @@ func (s *Console) batches(w http.ResponseWriter, r *http.Request) {
 		d.Total += total
 		now := time.Now()
 		for i := range all {
-			d.Rows = append(d.Rows, s.batchRow(p.Name, &all[i], now))
+			d.Rows = append(d.Rows, s.batchRow(&p, &all[i], now))
 		}
 	}
 	slices.SortStableFunc(d.Rows, func(a, b batchRow) int { return b.Claimed.Compare(a.Claimed) })
@@ -159,7 +183,7 @@ func (s *Console) batch(ctx context.Context, w http.ResponseWriter, r *http.Requ
 	case !found:
 		s.fail(w, r, http.StatusNotFound, errors.New("this batch is finished: it was delivered, its events became dead letters, or they are in other batches now"))
 	default:
-		return p, s.batchRow(p.Name, &b, time.Now()), true
+		return p, s.batchRow(&p, &b, time.Now()), true
 	}
 	return p, row, false
 }

@@ -222,7 +222,7 @@ var layouts = func() map[string]*template.Template {
 	base := template.Must(template.New("layout.html").Funcs(functions).ParseFS(templateFiles, "templates/layout.html", "templates/parts.html"))
 	all := map[string]*template.Template{}
 	for _, name := range []string{
-		"overview", "pipeline", "batches", "batch", "batch_confirm", "dead", "dead_show", "dead_edit", "dead_edit_confirm", "dead_confirm", "try", "doctor",
+		"overview", "pipeline", "batches", "batch", "batch_confirm", "dead", "dead_show", "dead_edit", "dead_edit_confirm", "dead_edit_lost", "dead_confirm", "try", "doctor",
 		"retry_confirm", "pause_confirm", "activity", "level_confirm", "login", "login_continue", "error",
 	} {
 		all[name] = template.Must(template.Must(base.Clone()).ParseFS(templateFiles, "templates/"+name+".html"))

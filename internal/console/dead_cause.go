@@ -3,6 +3,7 @@ package console
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -34,6 +35,8 @@ type deadCause struct {
 	text string
 	// error is the most frequent one of the most frequent topic.
 	error string
+	// began is when the oldest that is open died; zero if it is not known.
+	began time.Time
 	next  time.Time
 }
 
@@ -78,12 +81,32 @@ func (s *Console) readDeadCauses(ctx context.Context, report *admin.Report) {
 		cause := deadCause{dead: newer.Dead, next: time.Now().Add(max(deadCauseEvery, deadCauseShare*time.Since(began)))}
 		if err == nil {
 			cause.text, cause.error = deadCauseText(events, newer.Dead)
+			cause.began = s.oldestDied(ctx, &p, events)
 			cause.text, cause.error = visible([]byte(s.config.Redact(cause.text))), s.config.Redact(cause.error)
 		} // otherwise the page of the dead letters says it
 		s.deadCauses.mu.Lock()
 		s.deadCauses.all[p.Name] = cause
 		s.deadCauses.mu.Unlock()
 	}
+}
+
+// oldestDied is when the oldest open dead letter died. Of more than deadCauseOf that is the older one of the newest and of the one with the lowest event id.
+func (s *Console) oldestDied(ctx context.Context, p *admin.Pipeline, newest []buffer.DeadEvent) (at time.Time) {
+	if len(newest) == deadCauseOf {
+		limited, cancel := context.WithTimeout(ctx, deadCauseTimeout)
+		defer cancel()
+		first, err := p.Store.ListDead(limited, buffer.DeadFilter{}, nil, 1)
+		if err != nil {
+			return at
+		}
+		newest = append(slices.Clone(newest), first...)
+	}
+	for i := range newest {
+		if at.IsZero() || newest[i].DiedAt.Before(at) {
+			at = newest[i].DiedAt
+		}
+	}
+	return at
 }
 
 // deadCauseText says what the newest of dead letters have in common: the most frequent topic, and the most frequent error of it, which common is.

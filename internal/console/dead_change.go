@@ -181,14 +181,24 @@ func (s *Console) closedText(ctx context.Context, act admin.Action, selected []a
 	if d.Total > 0 || len(d.Changed) > 0 || len(selected) != 1 || d.Filter.ID == "" || strings.Contains(d.Filter.ID, ",") {
 		return ""
 	}
-	q, err := deadFilter{ID: d.Filter.ID, Sink: d.Filter.Sink, Closed: true}.parse()
+	closed := lastClosed(ctx, selected[0], d.Filter.ID, d.Filter.Sink)
+	if closed == "" {
+		return ""
+	}
+	return fmt.Sprintf("Nothing was %s: %s", map[admin.Action]string{admin.Replay: "replayed", admin.Discard: "discarded"}[act], closed)
+}
+
+// lastClosed says who closed the dead letter of an event, or of one of several sinks, last; "" if that is not known.
+func lastClosed(ctx context.Context, p admin.Pipeline, id, sink string) (text string) {
+	q, err := deadFilter{ID: id, Sink: sink, Closed: true}.parse()
 	if err != nil {
 		return ""
 	}
-	text := ""
-	err = selected[0].Each(ctx, q, func(e *buffer.DeadEvent) (bool, error) {
-		if e.ClosedAs != "" {
-			text = fmt.Sprintf("Nothing was %s: event %s was %s", map[admin.Action]string{admin.Replay: "replayed", admin.Discard: "discarded"}[act], e.Identity(), e.ClosedAs)
+	var at time.Time
+	err = p.Each(ctx, q, func(e *buffer.DeadEvent) (bool, error) {
+		if e.ClosedAs != "" && !e.ClosedAt.Before(at) {
+			at = e.ClosedAt
+			text = fmt.Sprintf("event %s was %s", e.Identity(), e.ClosedAs)
 			if e.ClosedBy != "" {
 				text += " by " + visible([]byte(e.ClosedBy))
 			}

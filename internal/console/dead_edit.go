@@ -58,6 +58,8 @@ func (s *Console) edited(ctx context.Context, w http.ResponseWriter, r *http.Req
 	}
 	e, err := s.openLetter(ctx, r.PathValue("pipeline"), r.PathValue("id"), "")
 	switch {
+	case errors.Is(err, errNoLetter) && s.lostEdit(ctx, w, r):
+		return d, nil, nil, false
 	case errors.Is(err, errNoLetter):
 		s.fail(w, r, http.StatusNotFound, err)
 		return d, nil, nil, false
@@ -82,6 +84,21 @@ func (s *Console) edited(ctx context.Context, w http.ResponseWriter, r *http.Req
 		d.Headers, d.Was = string(pretty(e.Headers)), hashOf(text, e.Headers)
 	}
 	return d, e, text, true
+}
+
+// lostEdit answers a form whose dead letter somebody else has closed meanwhile: who it was, and what was written. It reports false if the request is not that.
+func (s *Console) lostEdit(ctx context.Context, w http.ResponseWriter, r *http.Request) bool {
+	p, err := s.selected(r.PathValue("pipeline"))
+	if err != nil || r.Method != http.MethodPost {
+		return false
+	}
+	closed := lastClosed(ctx, p[0], r.PathValue("id"), "")
+	if closed == "" {
+		return false
+	}
+	d := editData{Pipeline: p[0].Name, ID: r.PathValue("id"), Text: r.PostForm.Get("text"), Headers: r.PostForm.Get("headers"), Problem: "Nothing was changed and nothing was sent by you: " + closed}
+	s.render(w, r, http.StatusConflict, "dead_edit_lost", "dead", "Nothing was changed", &d)
+	return true
 }
 
 // deadEditForm serves the form.

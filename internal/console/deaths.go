@@ -1,7 +1,9 @@
 package console
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/outboxrelay/relay/internal/admin"
@@ -14,12 +16,16 @@ const tallies = int(time.Minute / minInterval)
 type tally struct {
 	took            time.Duration // 0: nothing was observed
 	died, delivered int64
+	over            bool // none died in the newest intervals
 }
 
 // deadlyShare is the share of dead letters from which on somebody should look at once.
 const deadlyShare = 0.01
 
-// deaths returns how many events of a pipeline or sink became dead letters in the last minute.
+// quietAfter is after how many intervals without a death the deaths are over.
+const quietAfter = 2
+
+// deaths returns how many events of a pipeline or sink became dead letters in the last minute, since the first of them did.
 func (h *history) deaths(key seriesKey) (sum tally) {
 	if h == nil {
 		return sum
@@ -30,12 +36,53 @@ func (h *history) deaths(key seriesKey) (sum tally) {
 	if s == nil {
 		return sum
 	}
-	for _, one := range s.tallies {
+	first, last := -1, -1 // the oldest and newest interval in which some died; tallies[0] is the newest
+	for i, one := range s.tallies {
+		if one.died > 0 {
+			if first = i; last < 0 {
+				last = i
+			}
+		}
+	}
+	sum.over = last >= quietAfter
+	for _, one := range s.tallies[:first+1] {
 		sum.took += one.took
 		sum.died += one.died
 		sum.delivered += one.delivered
 	}
 	return sum
+}
+
+// deathsOf are the deaths at one of a pipeline's sinks: the one with the largest share.
+type deathsOf struct {
+	tally
+	// sink is "" if the pipeline has a single one.
+	sink string
+}
+
+// name is what the deaths are of.
+func (d *deathsOf) name(pipeline string) string {
+	if d.sink == "" {
+		return pipeline
+	}
+	return pipeline + "/" + d.sink
+}
+
+// deathsAt returns the deaths at each sink of a pipeline where events die, the largest share first.
+func (h *history) deathsAt(pipeline string, sinks []admin.SinkReport) (all []deathsOf) {
+	add := func(sink string) {
+		if of := h.deaths(seriesKey{pipeline, sink}); of.died > 0 {
+			all = append(all, deathsOf{of, sink})
+		}
+	}
+	if sinks == nil {
+		add("")
+	}
+	for i := range sinks {
+		add(sinks[i].Name)
+	}
+	slices.SortStableFunc(all, func(a, b deathsOf) int { return cmp.Compare(b.share(), a.share()) })
+	return all
 }
 
 // share is that of the dead letters in what was settled.
@@ -47,7 +94,7 @@ func (t tally) share() float64 {
 }
 
 // many reports whether so many events die that somebody should look at once.
-func (t tally) many() bool { return t.share() >= deadlyShare }
+func (t tally) many() bool { return !t.over && t.share() >= deadlyShare }
 
 // percent is the share for people.
 func (t tally) percent() string {
@@ -61,8 +108,8 @@ func (t tally) percent() string {
 	}
 }
 
-// text says how many events became dead letters; "" if none did.
-func (t tally) text() string {
+// text says how many events became dead letters of those that a sink or pipeline got; "" if none did.
+func (t tally) text(of string) string {
 	if t.died == 0 {
 		return ""
 	}
@@ -70,8 +117,12 @@ func (t tally) text() string {
 	if t.took < time.Minute-minInterval/2 {
 		span = admin.Age(t.took.Round(time.Second))
 	}
-	if t.died == 1 {
-		return fmt.Sprintf("1 event became a dead letter in the last %s: %s of those that were sent.", span, t.percent())
+	over := ""
+	if t.over {
+		over = " None did in the last " + admin.Age(quietAfter*minInterval) + "."
 	}
-	return fmt.Sprintf("%s events became dead letters in the last %s: %s of those that were sent.", admin.Count(t.died), span, t.percent())
+	if t.died == 1 {
+		return fmt.Sprintf("1 event became a dead letter in the last %s: %s of what %s got.", span, t.percent(), of) + over
+	}
+	return fmt.Sprintf("%s events became dead letters in the last %s: %s of what %s got.", admin.Count(t.died), span, t.percent(), of) + over
 }

@@ -217,7 +217,7 @@ func routesOf(subject string, routes []string) []string {
 func addFinding(all []doctorFinding, one doctorFinding) []doctorFinding {
 	fact := func(f *doctorFinding) [2]string {
 		plain := func(text string) string {
-			return strings.ReplaceAll(addressText.ReplaceAllString(urlPath.ReplaceAllString(text, "$1"), ""), f.Subject, "sink")
+			return strings.ReplaceAll(admin.WithoutAddress(urlPath.ReplaceAllString(text, "$1")), f.Subject, "sink")
 		}
 		return [2]string{plain(f.Text), plain(f.Fix)}
 	}

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -136,4 +137,85 @@ func TestOverview_RowLocks(t *testing.T) {
 	testkit.NoError(t, other.Close(t.Context()))
 	b.goTo("/")
 	b.see("Everything works.")
+}
+
+// TestOverview_DeliveredButLocked: a transaction that locks rows while the sink is away is the cause when the sink is back: the overview does not blame the sink, and
+// the batch that is delivered says which session keeps it.
+func TestOverview_DeliveredButLocked(t *testing.T) {
+	t.Parallel()
+	server := testserver.OwnPostgres(t, testserver.PostgresOptions{})
+	var away atomic.Bool
+	away.Store(true)
+	wms := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if away.Load() {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(wms.Close)
+	s := open(t, fmt.Sprintf(`
+  - {name: shipments, order: key, source: {url: "%s", table: shipments}, sink: {url: "%s/wms"}}
+`, server.URL, wms.URL))
+	connect := func() *pgx.Conn {
+		t.Helper()
+		db, err := pgx.Connect(t.Context(), server.URL)
+		testkit.NoError(t, err)
+		t.Cleanup(func() { _ = db.Close(context.WithoutCancel(t.Context())) }) // one is ended
+		return db
+	}
+	app, batch := connect(), connect()
+	exec := func(db *pgx.Conn, sql string) {
+		t.Helper()
+		_, err := db.Exec(t.Context(), sql)
+		testkit.NoError(t, err)
+	}
+	exec(app, "INSERT INTO shipments (topic, key, payload, created_at) VALUES ('sent', 'one', '1', now() - interval '2 minutes')")
+	b := newTab(t, s)
+	b.logIn()
+	b.see("shipments: sink unavailable")
+	exec(batch, "SET application_name = 'wms-batch'")
+	exec(batch, "BEGIN")
+	exec(batch, "SELECT id FROM shipments FOR UPDATE")
+	away.Store(false)
+	kept := fmt.Sprintf(`the sink has accepted it; its events are deleted when pid %d (application "wms-batch") ends its transaction`, batch.PgConn().PID())
+	for b.goTo("/batches?pipeline=shipments"); !strings.Contains(b.text(), kept); b.goTo("/batches?pipeline=shipments") {
+		exec(app, "INSERT INTO shipments (topic, key, payload) VALUES ('sent', 'other', '1')")
+		b.waitFor(kept)
+	}
+	b.see("delivered, to be deleted")
+	b.goTo("/")
+	b.see("Live", "shipments")
+	if strings.Contains(b.last, "sink unavailable") || strings.Contains(b.last, "not ready") {
+		t.Errorf("the sink is blamed, which works:\n%s", b.last)
+	}
+	b.expectAccessibleAs("locked", "light", 400)
+	exec(batch, "ROLLBACK")
+	b.see("Everything works.")
+	b.expectQuiet()
+}
+
+// TestOverview_NoTables: an empty database, as after a restore, answers: the overview says that its tables are missing, once, with the command to copy.
+func TestOverview_NoTables(t *testing.T) {
+	t.Parallel()
+	server := testserver.OwnPostgres(t, testserver.PostgresOptions{})
+	s := open(t, fmt.Sprintf(`
+  - {name: bills, source: {url: "%[1]s", table: bills}, sink: {url: "file://%%s/bills.ndjson"}}
+  - {name: refunds, source: {url: "%[1]s", table: refunds}, sink: {url: "file://%%s/refunds.ndjson"}}
+`, server.URL))
+	b := newTab(t, s)
+	b.logIn()
+	b.see("Everything works.")
+	db, err := pgx.Connect(t.Context(), server.URL)
+	testkit.NoError(t, err)
+	for _, sql := range []string{"DROP SCHEMA public CASCADE", "CREATE SCHEMA public"} {
+		_, err = db.Exec(t.Context(), sql)
+		testkit.NoError(t, err)
+	}
+	testkit.NoError(t, db.Close(t.Context()))
+	b.expectCards("bills and refunds: tables are missing")
+	b.see("its tables are missing: see above", "relay migrate -c relay.yaml")
+	testkit.Equal(t, "to copy", value[string](b, "document.querySelector('#problems .fix code').innerText"), "relay migrate -c relay.yaml")
+	if strings.Contains(b.text(), "the database does not answer") {
+		t.Errorf("it does answer:\n%s", b.last)
+	}
+	b.expectQuiet()
 }

@@ -58,6 +58,9 @@ func grouped(all []problem) []problem {
 	for i := range all {
 		one := all[i]
 		cause := key{one.Title, one.Server, causeOfText(one.Detail), one.Warning}
+		if one.Joined {
+			cause.cause = ""
+		}
 		k, known := at[cause]
 		if !known || one.Detail == "" || one.Key != "" { // nobody said why, or it has a page of its own
 			at[cause] = len(groups)
@@ -66,6 +69,9 @@ func grouped(all []problem) []problem {
 		}
 		group := &groups[k]
 		group.Others = append(group.Others, one)
+		if one.Joined && len(group.Others) < maxNamed {
+			group.Detail = distinctLines(group.Detail + "\n" + one.Detail)
+		}
 		if one.Since.Before(group.Since) {
 			group.Since = one.Since
 		}
@@ -92,13 +98,11 @@ var (
 	operation = regexp.MustCompile(`^(?:sink: |database: |deferred: |\d+ sends in a row delivered nothing, the last: |[a-z]+ing [a-z' ]+: )+`)
 	// urlPath is a URL of which the server stays.
 	urlPath = regexp.MustCompile(`([a-z][a-z0-9+.-]*://[^\s/"']+)/[^\s"']*`)
-	// addressText is an address at a sink, and which event of a batch met an error.
-	addressText = regexp.MustCompile(`\b(?:redis (?:stream|list|publish|channel|sidekiq|asynq)|subject|queue) "(?:[^"\\]|\\.)*"| \(at event \d+ of \d+\)`)
 )
 
 // causeOfText is what the texts of one server about one cause have in common.
 func causeOfText(text string) string {
 	text = operation.ReplaceAllString(text, "")
 	text = urlPath.ReplaceAllString(text, "$1")
-	return admin.CauseOf(addressText.ReplaceAllString(text, ""))
+	return admin.CauseOf(text)
 }

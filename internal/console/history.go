@@ -133,7 +133,7 @@ func (h *history) add(key seriesKey, at time.Time, o observation) {
 			delivered := added(s.delivered, o.delivered)
 			s.now.PerSecond = float32(float64(delivered) / since.Seconds())
 			copy(s.tallies[1:], s.tallies[:])
-			s.tallies[0] = tally{since, added(s.died, o.died), delivered}
+			s.tallies[0] = tally{took: since, died: added(s.died, o.died), delivered: delivered}
 			took := addedLatencies(s.latencies, o.latencies)
 			most := s.longest(since)
 			s.now.P50, s.now.P99 = float32(took.QuantileWithin(.5, most)), float32(took.QuantileWithin(.99, most))

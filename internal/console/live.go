@@ -23,11 +23,17 @@ type live struct {
 	since    map[string]sighting // of problems, by key
 }
 
-// sighting is since when there is a problem, and when it was last seen.
-type sighting struct{ since, last time.Time }
+// sighting is since when there is a problem, when it was last seen, and whether it flickers: a sink that refuses one topic of several refuses nothing for moments.
+type sighting struct {
+	since, last time.Time
+	flickers    bool
+}
 
-// sameWithin is how soon a problem that was gone is the same when it is back: a sink that refuses one topic of several refuses nothing for moments.
-const sameWithin = 30 * time.Second
+// sameWithin is how soon a problem that flickers is the same when it is back. Another one that was not seen for overAfter is over, and a new one when it is back.
+const (
+	sameWithin = 30 * time.Second
+	overAfter  = 5 * time.Second
+)
 
 func newLive() *live {
 	return &live{wake: make(chan struct{}, 1), changed: make(chan struct{}), since: map[string]sighting{}}
@@ -71,8 +77,16 @@ func (l *live) close() {
 func (l *live) observe(now time.Time, all []problem) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	present := make(map[string]bool, len(all))
+	for i := range all {
+		present[all[i].key()] = true
+	}
 	for key, seen := range l.since {
-		if now.Sub(seen.last) > sameWithin {
+		within := sameWithin
+		if !present[key] && !seen.flickers {
+			within = overAfter
+		}
+		if now.Sub(seen.last) > within {
 			delete(l.since, key)
 		}
 	}
@@ -82,7 +96,7 @@ func (l *live) observe(now time.Time, all []problem) {
 		if !known {
 			seen.since = now
 		}
-		seen.last = now
+		seen.last, seen.flickers = now, all[i].Cause != "" || all[i].Refuses
 		l.since[key] = seen
 	}
 }
@@ -98,6 +112,9 @@ func (l *live) setSince(now time.Time, all []problem) {
 		all[i].Since = now
 		if seen, known := l.since[all[i].key()]; known {
 			all[i].Since = seen.since
+		}
+		if !all[i].Began.IsZero() {
+			all[i].Since = all[i].Began
 		}
 	}
 }

@@ -40,7 +40,7 @@ func (d *loginData) Fields() (all []field) {
 	slices.Sort(names)
 	for _, name := range names {
 		for _, value := range form[name] {
-			all = append(all, field{name, value})
+			all = append(all, field{name, strings.ReplaceAll(value, "\r\n", "\n")}) // browsers send the line ends of a textarea so
 		}
 	}
 	return all

@@ -52,6 +52,7 @@ type overviewData struct {
 	Rows      []row
 	Relays    []relayRow
 	Unknown   bool // the database does not answer: Relays are those that reported before
+	NoTables  bool // it answers, and has no tables
 	At        time.Time
 	Doctor    *doctorNote // what doctor found that is not fine; nil: nothing, or it was not asked
 	Reading   int         // pipelines that are being read
@@ -79,7 +80,11 @@ const maxProblems = 30
 func (s *Console) overviewOf(report *admin.Report, all []problem) overviewData {
 	now := time.Now()
 	d := overviewData{At: now, Problems: all, Relays: s.relayRows(report)}
+	has := func(title string) bool {
+		return slices.ContainsFunc(all, func(p problem) bool { return p.Title == title })
+	}
 	d.Relays, d.Unknown = s.knownRelays(report, d.Relays, now)
+	d.NoTables = d.Unknown && has(titleNoTables) && !has(kindProblem["database"].title)
 	s.live.setSince(now, d.Problems)
 	bad := map[string]string{}     // the title
 	attention := map[string]bool{} // pipelines that need it
@@ -101,7 +106,7 @@ func (s *Console) overviewOf(report *admin.Report, all []problem) overviewData {
 		if total == 1 {
 			d.Headline = "The pipeline needs attention."
 		}
-		d.Headline = strings.TrimSpace(d.Headline + " " + s.deathsText(d.Problems))
+		d.Headline = strings.TrimSpace(d.Headline + " " + s.deathsText(report, d.Problems))
 	case d.Reading > 0:
 		d.Headline = fmt.Sprintf("Reading the status of %d %s …", d.Reading, map[bool]string{true: "pipelines", false: "pipeline"}[d.Reading > 1])
 	case d.Starting > 0:
@@ -116,6 +121,9 @@ func (s *Console) overviewOf(report *admin.Report, all []problem) overviewData {
 	}
 	if note := s.doctor.note.Load(); note != nil && !note.Good && len(attention) == 0 {
 		d.Doctor, d.Good = note, false
+		if note.Errors && len(d.Problems) == 0 && d.Reading+d.Starting == 0 { // what it found may be over; it looks again within a minute
+			d.Headline = "Everything moves. Doctor found problems before."
+		}
 	}
 	d.each = d.Problems
 	d.Problems = grouped(d.Problems)
@@ -125,8 +133,12 @@ func (s *Console) overviewOf(report *admin.Report, all []problem) overviewData {
 	return d
 }
 
-// deathsText says of which pipeline the largest share becomes dead letters; "" of none.
-func (s *Console) deathsText(all []problem) string {
+// deathsText says of which pipeline, or sink, the largest share becomes dead letters; "" of none.
+func (s *Console) deathsText(report *admin.Report, all []problem) string {
+	sinks := make(map[string][]admin.SinkReport, len(report.Pipelines))
+	for i := range report.Pipelines {
+		sinks[report.Pipelines[i].Name] = report.Pipelines[i].Sinks
+	}
 	var (
 		worst tally
 		name  string
@@ -137,15 +149,16 @@ func (s *Console) deathsText(all []problem) string {
 		if p.Key != keyDead {
 			continue
 		}
-		of := s.history.deaths(seriesKey{pipeline: p.Pipeline})
-		if !of.many() {
-			continue
-		}
-		if name != "" {
-			more++
-		}
-		if name == "" || of.share() > worst.share() {
-			worst, name = of, p.Pipeline
+		for _, of := range s.history.deathsAt(p.Pipeline, sinks[p.Pipeline]) {
+			if !of.many() {
+				continue
+			}
+			if name != "" {
+				more++
+			}
+			if name == "" || of.share() > worst.share() {
+				worst, name = of.tally, of.name(p.Pipeline)
+			}
 		}
 	}
 	switch {
@@ -211,13 +224,16 @@ func (s *Console) addRows(d *overviewData, report *admin.Report, bad map[string]
 				rows[k].State, rows[k].Class = "starting", ""
 			}
 		}
+		if p.LockedBy == nil && lockKeeps(p) {
+			rows[0].State, rows[0].Class = rows[0].State+", rows locked", "bad"
+		}
 		add(p.Name, rows)
 	}
 	for _, e := range report.Errors {
 		if starting[e.Name] && bad[e.Name] == "" {
 			continue // as if it were being read
 		}
-		add(e.Name, []row{{ID: "row-" + e.Name, Pipeline: e.Name, Link: pipelineLink(e.Name), State: "unknown", Class: "bad", Error: "its database does not work: see above"}})
+		add(e.Name, []row{{ID: "row-" + e.Name, Pipeline: e.Name, Link: pipelineLink(e.Name), State: "unknown", Class: "bad", Error: map[bool]string{true: "its tables are missing: see above", false: "its database does not work: see above"}[bad[e.Name] == titleNoTables]}})
 	}
 	for _, name := range order {
 		rows := of[name]
@@ -267,9 +283,15 @@ func (s *Console) rowsOf(p *admin.PipelineReport, bad map[string]string, now tim
 	if p.State == "" {
 		rows[0].State, rows[0].Class = sinksState(rows[1:])
 	}
-	for i := range rows {
-		if of := s.history.deaths(seriesKey{p.Name, rows[i].Sink}); of.many() && rows[i].Class != "bad" {
-			rows[i].State, rows[i].Class = rows[i].State+", "+of.percent()+" die", "bad"
+	for _, of := range s.history.deathsAt(p.Name, p.Sinks) { // of several sinks, the pipeline has the share of the worst
+		for i := range rows {
+			if of.many() && rows[i].Class != "bad" && (rows[i].Sink == of.sink || rows[i].Sink == "") {
+				at := ""
+				if rows[i].Sink != of.sink {
+					at = " at " + of.sink
+				}
+				rows[i].State, rows[i].Class = rows[i].State+", "+of.percent()+" die"+at, "bad"
+			}
 		}
 	}
 	return rows

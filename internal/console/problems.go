@@ -2,6 +2,7 @@ package console
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -33,7 +34,9 @@ type problem struct {
 	// Said is the error alone, if Detail has more, and Refuses: the sink refuses some events, and accepts others. See merged.
 	Said    string
 	Refuses bool
-	// Deadly: so many events become dead letters that somebody should look now.
+	// Joined: problems of one server with this title are one, whatever their details are.
+	Joined bool
+	// Deadly: so many events become dead letters, or a transaction blocks some, that somebody should look now.
 	Deadly bool
 	// Key finds the problem in the next report if its title changes; such a problem has a page of its own and is never grouped.
 	Key string
@@ -43,7 +46,9 @@ type problem struct {
 	Warning bool
 	// Undated: its text says when it was, and each process would have seen it first at another time.
 	Undated bool
-	// Since is when this process saw it first.
+	// Began is when it began, by the database; zero if only this process knows.
+	Began time.Time
+	// Since is Began, or when this process saw it first.
 	Since time.Time
 }
 
@@ -61,9 +66,11 @@ func (p *problem) Name() string {
 }
 
 const (
-	titlePaused = "paused"
-	titleWaits  = "batches wait for a retry"
-	keyDead     = "dead letters"
+	titlePaused   = "paused"
+	titleNoTables = "tables are missing"
+	titleWaits    = "batches wait for a retry"
+	keyDead       = "dead letters"
+	causeLock     = "lock"
 )
 
 // removeMany is how to remove a burst of bad events.
@@ -122,7 +129,7 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 	notReady := map[string]bool{}
 	starting := map[string]bool{}
 	var reasons [][]admin.NotReadyReason
-	databases := map[string]string{} // why those of pipelines do not work
+	databases := map[string]databaseError{} // why those of pipelines do not work
 	locked := map[string]bool{}
 	for i := range report.Pipelines {
 		locked[report.Pipelines[i].Name] = report.Pipelines[i].LockedBy != nil
@@ -136,17 +143,17 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 				starting[p.Name] = true
 				notReady[p.Name+"/"+of[i].Sink] = true
 			case of[i].Class == buffer.NotReadyDatabase:
-				databases[p.Name] = s.config.Redact(of[i].Err.Error())
+				databases[p.Name] = s.databaseError(of[i].Err)
 			}
 		}
 	}
 	for _, e := range report.Errors {
-		one := kindProblem["database"]
 		notReady[e.Name] = true
-		if starting[e.Name] && databases[e.Name] == "" {
+		why := databases[e.Name]
+		if starting[e.Name] && why.text == "" {
 			continue
 		}
-		all = append(all, problem{Pipeline: e.Name, Server: s.servers[e.Name], Title: one.title, Detail: cmp.Or(databases[e.Name], e.Error), Alone: one.alone, Do: one.do}) // the former says more: which file has changed since the start
+		all = append(all, s.databaseProblem(e.Name, cmp.Or(why.text, e.Error), why)) // the former says more: which file has changed since the start
 	}
 	for _, of := range reasons {
 		for _, n := range of {
@@ -166,7 +173,15 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 				Link: pipelineLink(n.Pipeline) + waitsAnchor, LinkText: "what waits",
 			}
 			if n.Class == buffer.NotReadySink && s.othersDeliver(report, n.Pipeline, n.Sink) {
-				found.Warning, found.Title = true, found.Title+" for this relay, another one delivers"
+				found.Warning, found.Title = true, found.Title+", when this relay last sent; another one delivers"
+				found.Alone = "Nothing waits. This relay has sent nothing since, and tries the sink with the next events that it gets. If the sink takes them, this ends."
+				found.Do = "Nothing, if the cause is corrected. If this stays while this relay gets events, the two differ: a relay reads relay.yaml and secrets at its start, so restart this one."
+			}
+			if n.Class == buffer.NotReadyDatabase {
+				if why := s.databaseError(n.Err); why.command != "" {
+					all = append(all, s.databaseProblem(n.Pipeline, why.text, why))
+					continue
+				}
 			}
 			if n.Class == buffer.NotReadyDatabase || n.Class == buffer.NotReadyStalled {
 				found.Link, found.LinkText = "doctor", "what doctor finds"
@@ -187,6 +202,42 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 	}
 	slices.SortStableFunc(all, func(a, b problem) int { return a.rank() - b.rank() })
 	return all
+}
+
+// databaseError is why a database does not work.
+type databaseError struct {
+	text string
+	// command makes what is missing; "" if something else is wrong. tables: whole tables are missing.
+	command string
+	tables  bool
+}
+
+func (s *Console) databaseError(err error) databaseError {
+	e := databaseError{text: s.config.Redact(err.Error())}
+	var missing interface {
+		error
+		Migrates() (command string, tables bool)
+	}
+	if errors.As(err, &missing) {
+		e.command, e.tables = missing.Migrates()
+	}
+	return e
+}
+
+// databaseProblem is that of a database that does not work for a pipeline.
+func (s *Console) databaseProblem(pipeline, text string, why databaseError) problem {
+	of := kindProblem["database"]
+	one := problem{Pipeline: pipeline, Server: s.servers[pipeline], Title: of.title, Detail: text, Alone: of.alone, Do: of.do}
+	if why.command == "" {
+		return one
+	}
+	one.Title, one.Joined = "tables are out of date", true
+	if why.tables {
+		one.Title = titleNoTables
+	}
+	one.Alone = "Nothing is sent. The relay looks every second, and begins when the tables are there. The database answers."
+	one.Do, one.Fix = "Make them, with the configuration of this relay (after a restore: check first that this is the right database):", why.command
+	return one
 }
 
 // rank is where a problem stands: the lowest first.
@@ -237,7 +288,7 @@ func merged(all []problem) []problem {
 	for i := range all {
 		one := &all[i]
 		k, found := at[one.Pipeline]
-		if !found || i == k {
+		if !found || i == k || all[k].Sink != "" && all[k].Sink != one.Sink {
 			continue
 		}
 		dead := &all[k]
@@ -247,7 +298,7 @@ func merged(all []problem) []problem {
 			if said := causeOfText(one.Detail); dead.Said == "" || !strings.Contains(said, causeOfText(dead.Said)) {
 				dead.Detail = strings.TrimSpace(dead.Detail + "\n" + one.Detail)
 			}
-			dead.Alone, dead.Do = one.Alone, one.Do
+			dead.Alone, dead.Do = aloneDying, doDying(one.Pipeline, one.Sink)
 		case one.Title == titleWaits && dead.Said != "" && causeOfText(one.Said) == causeOfText(dead.Said):
 			dead.Now = strings.TrimSpace(dead.Now + " " + strings.TrimSuffix(one.Detail, ": "+one.Said) + ".")
 		default:
@@ -262,6 +313,35 @@ func merged(all []problem) []problem {
 		}
 	}
 	return left
+}
+
+// The advice while events die is the same whichever relay or report says that they do.
+const (
+	doDead     = "See which errors and topics they have, correct the cause"
+	replayThen = ", then replay them."
+	aloneDying = "They stay until somebody replays or discards them. Each time the sink accepts an event, others that it refused for good, as with 400 or 422, become dead letters within seconds, whatever retry.max_attempts is."
+)
+
+// doDying is what to do while events become dead letters at a sink; "" is the only one of its pipeline.
+func doDying(pipeline, sink string) string {
+	what, button := "the pipeline", "Pause the pipeline"
+	if sink != "" {
+		what, button = "sink "+sink, "Pause sink "+sink
+	}
+	return fmt.Sprintf("%s: what makes these events, or the sink. Until then, or if the sink is wrong about them, pause %s (%s, on the page of %s): then no more become dead letters, and nothing else stops. Then replay them. %s", doDead, what, button, pipeline, removeMany)
+}
+
+// deadSink is the sink of all of a pipeline's dead letters; "" if they are of several, or there is a single one.
+func deadSink(p *admin.PipelineReport) (name string) {
+	for i := range p.Sinks {
+		if one := &p.Sinks[i]; one.Dead > 0 {
+			if name != "" || one.Name == buffer.Unrouted {
+				return ""
+			}
+			name = one.Name
+		}
+	}
+	return name
 }
 
 // problemOf is what a reason of a kind, or else of its class, means.
@@ -289,6 +369,15 @@ func blockerTitle(b *admin.BlockerReport) string {
 		return "a replication slot blocks vacuum"
 	}
 	return "a " + b.Kind + " blocks vacuum"
+}
+
+// lockAlone is what a transaction with locks in the event table does, for as long as it is open.
+const lockAlone = "Nothing ends it. Rows that it has locked are not sent, or not deleted after they were sent, and with order: key no later event of their keys is sent. All other events are. The database's tables grow."
+
+// lockKeeps reports whether events wait, and a transaction with locks in their table is why, as far as the report knows.
+func lockKeeps(p *admin.PipelineReport) bool {
+	waits := p.Waits != nil || p.Pauses != nil || slices.ContainsFunc(p.Sinks, func(s admin.SinkReport) bool { return s.Waits != nil })
+	return p.LockKeepsEvents() && !waits
 }
 
 // waitsAnchor is where the page of a pipeline says what waits.
@@ -379,16 +468,23 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 			Do:    "Find out whose it is, and end it:", Fix: b.Fix, Link: "doctor", LinkText: "all open transactions",
 		})
 	}
-	if b := p.VacuumBlockedBy; b != nil && (p.LockedBy == nil || p.LockedBy.Fix != b.Fix) {
-		alone := "Nothing ends it. The relay is not slowed down, but the database's tables grow."
-		if b.LocksBuffer {
-			alone = "Nothing ends it. It holds locks in the event table: rows that are locked are not sent, and with order: key no later event of their keys. The database's tables grow."
-		}
+	if b := p.RowsLockedBy; b != nil && p.LockedBy == nil && lockKeeps(p) {
 		add(problem{
-			Title: blockerTitle(b), Detail: b.Text, Warning: true,
-			Alone: alone,
-			Do:    "Find out whose it is, and end it:", Fix: b.Fix, Link: "doctor", LinkText: "all that block vacuum",
+			Title: "a transaction blocks events: it holds locks in their table", Detail: b.Text, Warning: true, Deadly: true, Cause: causeLock,
+			Now:   fmt.Sprintf("%s; the oldest waits for %s.", pendingText(p.Pending), admin.Oldest(p.Pending, p.OldestPendingSeconds, "")),
+			Alone: lockAlone, Do: "Find out whose it is, and end it:", Fix: b.Fix, Link: "doctor", LinkText: "all open transactions",
 		})
+	}
+	if b := p.VacuumBlockedBy; b != nil && (p.LockedBy == nil || p.LockedBy.Fix != b.Fix) && (p.RowsLockedBy == nil || p.RowsLockedBy.Fix != b.Fix || !lockKeeps(p)) {
+		one := problem{
+			Title: blockerTitle(b), Detail: b.Text, Warning: true,
+			Alone: "Nothing ends it. It keeps no event from being sent, but the database's tables grow.",
+			Do:    "Find out whose it is, and end it:", Fix: b.Fix, Link: "doctor", LinkText: "all that block vacuum",
+		}
+		if b.LocksBuffer {
+			one.Title, one.Alone = "a transaction can block events: it holds locks in their table", lockAlone
+		}
+		add(one)
 	}
 	if p.Hook != nil {
 		for _, w := range p.Hook.Waits {
@@ -399,14 +495,22 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 		}
 	}
 	if p.Dead > 0 {
-		deaths := s.history.deaths(seriesKey{pipeline: p.Name})
+		deaths := s.history.deathsAt(p.Name, p.Sinks)
 		cause := s.deadCauses.get(p.Name)
-		add(problem{
-			Title: fmt.Sprintf("%s dead letter%s", admin.Count(p.Dead), map[bool]string{true: "", false: "s"}[p.Dead == 1]), Warning: true,
-			Key: keyDead, Detail: cause.text, Said: cause.error, Now: deaths.text(), Deadly: deaths.many(),
-			Alone: "Nothing: they stay until somebody replays or discards them.", Do: "See which errors and topics they have, correct the cause, then replay them.",
-			Link: "dead?pipeline=" + url.QueryEscape(p.Name), LinkText: "errors and topics",
-		})
+		one := problem{
+			Sink: deadSink(p), Title: fmt.Sprintf("%s dead letter%s", admin.Count(p.Dead), map[bool]string{true: "", false: "s"}[p.Dead == 1]), Warning: true,
+			Key: keyDead, Detail: cause.text, Said: cause.error, Began: cause.began,
+			Alone: "Nothing: they stay until somebody replays or discards them.", Do: doDead + replayThen, LinkText: "errors and topics",
+		}
+		one.Link = deadLink(p.Name, one.Sink)
+		for _, of := range deaths {
+			one.Deadly = one.Deadly || of.many()
+			one.Now = strings.TrimSpace(one.Now + " " + of.text(of.name(p.Name)))
+		}
+		if deaths != nil {
+			one.Alone, one.Do = aloneDying, doDying(p.Name, deaths[0].sink)
+		}
+		add(one)
 	}
 	for _, text := range p.Notices { // last: the relay continues
 		add(problem{Title: "worth a look", Detail: text, Alone: "The relay continues.", Warning: true, Undated: true})

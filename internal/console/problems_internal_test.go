@@ -78,10 +78,12 @@ func TestKindProblem_Alone(t *testing.T) {
 type reason struct {
 	healthy
 	class, kind string
+	cause       error
 }
 
 func (r *reason) Ready() error  { return r }
 func (r *reason) Error() string { return "said so" }
+func (r *reason) Unwrap() error { return r.cause }
 func (r *reason) Class() string { return r.class }
 func (r *reason) Kind() string  { return r.kind }
 

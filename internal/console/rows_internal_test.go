@@ -1,6 +1,7 @@
 package console
 
 import (
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -104,14 +105,148 @@ func TestDeaths(t *testing.T) {
 	}
 	observe(1000, 1000) // before the console looked
 	observe(1003, 1003)
-	testkit.Equal(t, "first", h.deaths(key).text(), "3 events became dead letters in the last 10s: 50 % of those that were sent.")
+	testkit.Equal(t, "first", h.deaths(key).text("orders"), "3 events became dead letters in the last 10s: 50 % of what orders got.")
 	observe(1004, 1200)
 	testkit.Equal(t, "many", h.deaths(key).many(), true)
+	observe(1004, 5000)
+	observe(1004, 5000)
+	testkit.Equal(t, "many, when it is over", h.deaths(key).many(), false)
+	testkit.Equal(t, "when it is over", h.deaths(key).text("orders"), "4 events became dead letters in the last 40s: less than 1 % of what orders got. None did in the last 20s.")
 	for range tallies {
 		observe(1004, 5000)
 	}
-	testkit.Equal(t, "a minute later", h.deaths(key).text(), "")
+	testkit.Equal(t, "a minute later", h.deaths(key).text("orders"), "")
 	observe(1005, 90_000)
-	testkit.Equal(t, "a few", h.deaths(key).text(), "1 event became a dead letter in the last minute: less than 1 % of those that were sent.")
+	testkit.Equal(t, "a few", h.deaths(key).text("orders"), "1 event became a dead letter in the last 10s: less than 1 % of what orders got.")
 	testkit.Equal(t, "many", h.deaths(key).many(), false)
 }
+
+// TestDeaths_OfSink: the share is that of the sink at which events die, since they do: neither other sinks nor what was delivered before make it smaller. The card names the
+// sink, and its advice is the same whether a relay says just then that the sink refuses some.
+func TestDeaths_OfSink(t *testing.T) {
+	t.Parallel()
+	source := &oneSource{health: healthy{}, report: admin.Report{Pipelines: []admin.PipelineReport{{
+		Name: "orders", Dead: 30, Sinks: []admin.SinkReport{{Name: "log", State: "sending"}, {Name: "crm", State: "sending", Dead: 30}},
+	}}}}
+	s := New(Config{Source: source, Process: "host/1"})
+	p, at := &source.report.Pipelines[0], time.Now()
+	observe := func(died, crm, log int64) {
+		p.Relays = []admin.RelayReport{{Owner: "host/1/orders", Sink: "crm", Running: true, Delivered: crm, Dead: died}, {Owner: "host/1/orders", Sink: "log", Running: true, Delivered: log}}
+		s.sample(at, &source.report)
+		at = at.Add(minInterval)
+	}
+	observe(0, 0, 0)
+	observe(0, 9000, 9000)
+	observe(30, 9070, 9100)
+	d := s.overviewOf(&source.report, problems(s, &source.report))
+	testkit.Equal(t, "headline", d.Headline, "The pipeline needs attention. Events become dead letters: 30 % of orders/crm.")
+	testkit.Equal(t, "card", d.Problems[0].Named()+": "+d.Problems[0].Title, "orders/crm: 30 dead letters")
+	testkit.Equal(t, "now", d.Problems[0].Now, "30 events became dead letters in the last 10s: 30 % of what orders/crm got.")
+	testkit.Equal(t, "row", d.Rows[0].State, "moving, 30 % die at crm")
+	if !strings.Contains(d.Problems[0].Do, "pause sink crm (Pause sink crm, on the page of orders)") {
+		t.Errorf("to do: %s", d.Problems[0].Do)
+	}
+	p.Relays[0].NotReady, p.Relays[0].NotReadyClass, p.Relays[0].NotReadyKind, p.Relays[0].Owner = "422", buffer.NotReadyRefusing, buffer.KindSome, "other/2/orders"
+	again := problems(s, &source.report)
+	testkit.Equal(t, "cards while a relay says that the sink refuses some", len(again), 1)
+	testkit.Equal(t, "to do then", again[0].Do, d.Problems[0].Do)
+	testkit.Equal(t, "by itself then", again[0].Alone, d.Problems[0].Alone)
+}
+
+// TestObserve: a problem that ended and comes back is a new one; one that flickers is the same for 30 seconds, and one that the sampler saw twice is one, too.
+func TestObserve(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	for _, c := range []struct {
+		one   problem
+		gone  time.Duration
+		later bool
+	}{
+		{problem{Pipeline: "orders", Title: "sink unavailable"}, 25 * time.Second, true},
+		{problem{Pipeline: "orders", Title: "sink unavailable"}, 3 * time.Second, false},
+		{problem{Pipeline: "orders", Title: "sink refuses some events", Cause: buffer.NotReadyRefusing}, 25 * time.Second, false},
+	} {
+		l := newLive()
+		all := []problem{c.one}
+		l.observe(began, all)
+		for at := time.Second; at < c.gone; at += time.Second {
+			l.observe(began.Add(at), nil)
+		}
+		back := began.Add(c.gone)
+		l.observe(back, all)
+		l.setSince(back, all)
+		want := began
+		if c.later {
+			want = back
+		}
+		testkit.Equal(t, c.one.Title+" since", all[0].Since, want)
+	}
+	l := newLive()
+	all := []problem{{Pipeline: "orders", Title: "sink unavailable"}}
+	l.observe(began, all)
+	l.observe(began.Add(hourStep), all)
+	l.setSince(began.Add(hourStep), all)
+	testkit.Equal(t, "since, sampled every ten seconds", all[0].Since, began)
+}
+
+// TestProblems_RowLocks: a transaction that holds locks in the event table blocks events once one waits for a minute; the pipelines of the same database that it does not block
+// have a card of their own, which does not say so. What waits for another reason is not blamed on it.
+func TestProblems_RowLocks(t *testing.T) {
+	t.Parallel()
+	oldest := 66.0
+	blocker := func(locks bool) *admin.BlockerReport {
+		return &admin.BlockerReport{Kind: string(buffer.BlockedByTransaction), PID: 7, Text: "a transaction is open", Fix: "SELECT pg_terminate_backend(7)", LocksBuffer: locks}
+	}
+	report := admin.Report{Pipelines: []admin.PipelineReport{
+		{Name: "orders", State: "sending", VacuumBlockedBy: blocker(false)},
+		{Name: "shipments", State: "sending", Pending: 2, OldestPendingSeconds: &oldest, VacuumBlockedBy: blocker(true), RowsLockedBy: blocker(true)},
+		{Name: "emails", State: "sending", VacuumBlockedBy: blocker(false)},
+	}}
+	s := New(Config{Source: &oneSource{health: healthy{}, report: report}, Process: "host/1"})
+	cards := func() (all []string) {
+		d := s.overviewOf(&report, problems(s, &report))
+		for i := range d.Problems {
+			all = append(all, d.Problems[i].Named()+": "+d.Problems[i].Title)
+		}
+		return append(all, d.Headline)
+	}
+	p := &report.Pipelines[1]
+	testkit.Equal(t, "cards", strings.Join(cards(), "\n"), `shipments: a transaction blocks events: it holds locks in their table
+orders and emails: a forgotten transaction blocks vacuum
+1 of 3 pipelines needs attention.`)
+	d := s.overviewOf(&report, problems(s, &report))
+	row := d.Rows[slices.IndexFunc(d.Rows, func(r row) bool { return r.Pipeline == "shipments" })]
+	testkit.Equal(t, "row", row.State+" "+row.Class, "moving, rows locked bad")
+	p.VacuumBlockedBy = nil // before warn_after
+	testkit.Equal(t, "first card before warn_after", cards()[0], "shipments: a transaction blocks events: it holds locks in their table")
+	p.Waits = []admin.WaitReport{{Error: "503", Batches: 1}}
+	testkit.Equal(t, "first card while a batch waits for the sink", cards()[0], "orders and emails: a forgotten transaction blocks vacuum")
+	p.Waits, p.VacuumBlockedBy, oldest = nil, blocker(true), 2
+	testkit.Equal(t, "first card while no event is old", cards()[1], "shipments: a transaction can block events: it holds locks in their table")
+}
+
+// TestProblems_NoTables: tables that are missing are one problem of all pipelines, with the command, and no database that does not answer.
+func TestProblems_NoTables(t *testing.T) {
+	t.Parallel()
+	source := &oneSource{health: &reason{class: buffer.NotReadyDatabase, kind: buffer.NotReadyDatabase, cause: missing{}}, report: admin.Report{Errors: []admin.ReportError{{Name: "orders", Error: "no table"}}}}
+	s := New(Config{Source: source})
+	d := s.overviewOf(&source.report, problems(s, &source.report))
+	testkit.Equal(t, "cards", len(d.Problems), 1)
+	testkit.Equal(t, "title", d.Problems[0].Title, "tables are missing")
+	testkit.Equal(t, "to copy", d.Problems[0].Fix, "relay migrate -c relay.yaml")
+	testkit.Equal(t, "its row", d.Rows[0].Error, "its tables are missing: see above")
+	testkit.Equal(t, "the relays", d.NoTables, true)
+	other := d.Problems[0]
+	other.Pipeline, other.Detail = "bills", "table bills does not exist"
+	groups := grouped([]problem{d.Problems[0], other})
+	testkit.Equal(t, "groups", len(groups), 1)
+	if !strings.Contains(groups[0].Detail, "said so") || !strings.Contains(groups[0].Detail, "table bills") {
+		t.Errorf("detail: %s", groups[0].Detail)
+	}
+}
+
+// missing is what a buffer without tables says.
+type missing struct{}
+
+func (missing) Error() string            { return "table outbox_events does not exist" }
+func (missing) Migrates() (string, bool) { return "relay migrate -c relay.yaml", true }

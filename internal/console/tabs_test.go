@@ -80,10 +80,14 @@ func TestSession_Expired(t *testing.T) {
 	testkit.Equal(t, "where the login leads to", value[string](b, "location.pathname + location.search"), "/dead?topic=bad.order&pipeline=orders")
 
 	b.goTo("/dead/orders/1/edit")
-	b.set("textarea", `{"n": "</textarea><script>document.title='pwned'</script>", "typed": true}`)
+	b.set("textarea", `{"n": "</textarea><script>document.title='pwned'</script>", "typed": true,
+  "lines": 2}`)
 	b.setCookie(expired)
 	b.click("main form button")
-	b.see("Nothing was changed", "What you wrote: text", `"typed": true`)
+	b.see("Nothing was changed", "What you wrote: text", `"typed": true`, `"lines": 2`)
+	if strings.Contains(b.last, "\uFFFD") {
+		t.Errorf("a line end is shown as a broken character:\n%s", b.last)
+	}
 	b.expectAccessible("edit-expired")
 	b.do(chromedp.SendKeys(chromedp.Search("[name=token]"), "wrong\r"))
 	b.see("This token is unknown", `"typed": true`)
@@ -141,7 +145,9 @@ func TestTwoTabs(t *testing.T) {
 	other.click("main form button")
 	other.see("Event 1 was changed and replayed.")
 	one.click("main form button")
-	one.see("no open dead letter has this id")
+	one.see("Nothing was changed and nothing was sent by you: event 1 was replayed by alice, console, 127.0.0.1 at")
+	testkit.Equal(t, "text that was written", value[string](one, "document.querySelector('textarea').value.replace(/\\s/g, '')"), `{"n":"one"}`)
+	one.expectAccessibleAs("edit-lost", "light", 400)
 
 	// A selection of which a part is gone.
 	one.goTo("/dead")
@@ -158,7 +164,7 @@ func TestTwoTabs(t *testing.T) {
 	one.see("replayed.")
 	testkit.Equal(t, "events of the discarded one", s.count(t, "SELECT count(*) FROM outbox_events WHERE id = 2"), 0)
 	testkit.Equal(t, "the discarded one", s.count(t, "SELECT count(*) FROM outbox_dead_letters WHERE event_id = 2 AND closed_as = 'discarded' AND closed_by LIKE 'alice%'"), 1)
-	one.expectQuietBut("404")
+	one.expectQuietBut("409")
 	other.expectQuiet()
 }
 

@@ -54,7 +54,7 @@ func newWaitGroup(sink string, waiting, pending int64, waits []admin.WaitReport,
 	}
 	if left > 0 {
 		known = false
-		g.Lines = append(g.Lines, batchesWait(left)+" for other reasons.")
+		g.Lines = append(g.Lines, batchesWait(left)+", too: the page Batches says why.")
 	}
 	switch {
 	case !known:

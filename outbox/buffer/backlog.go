@@ -101,7 +101,7 @@ type Wait struct {
 }
 
 // MaxWaits is how many reasons [Status] has.
-const MaxWaits = 3
+const MaxWaits = 30
 
 // PendingExact is up to how many pending events [Status] counts one by one.
 const PendingExact = 100_000

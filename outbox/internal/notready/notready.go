@@ -41,6 +41,20 @@ func (e *Error) Error() string {
 	return text + strings.Join(texts, "; ")
 }
 
+// Migrates returns [MigrateCommand] if it makes all that is missing, otherwise "", and whether whole tables are missing.
+func (e *Error) Migrates() (command string, tables bool) {
+	for _, f := range e.Missing {
+		if f.Fix != MigrateCommand {
+			return "", false
+		}
+		tables = tables || strings.HasSuffix(f.Text, noTable)
+	}
+	return MigrateCommand, tables
+}
+
+// noTable ends the text about a table that does not exist.
+const noTable = " does not exist"
+
 func (e *Error) Unwrap() error { return buffer.ErrNotReady }
 
 // Projection is the subject of what is wrong with the projection of a custom table.
@@ -53,7 +67,7 @@ func (e *Error) Is(target error) bool {
 
 // NoTable is the finding about a buffer that does not exist. near is a table that may be meant, or ""; migrate makes only the relay's own.
 func NoTable(table, near string, custom bool) buffer.Finding {
-	f := buffer.Finding{Level: buffer.LevelError, Subject: "tables", Text: "table " + table + " does not exist", Fix: MigrateCommand}
+	f := buffer.Finding{Level: buffer.LevelError, Subject: "tables", Text: "table " + table + noTable, Fix: MigrateCommand}
 	if custom {
 		f.Text, f.Fix = "custom "+f.Text, "create it, or correct source.table"
 	}
