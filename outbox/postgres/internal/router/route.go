@@ -31,8 +31,8 @@ WITH r AS MATERIALIZED (
   WHERE current_setting('relay.fenced') = '1'
 ), free AS MATERIALIZED (
   SELECT r.* FROM r, LATERAL (
-    SELECT FROM outbox_batches WHERE group_id = r.joins AND sink = r.sink AND state = 'waiting' AND lease_no = 0
-      AND current_setting('relay.newest_at') <> '' AND routes_no = ` + ledger.RoutesNoSQL + ` FOR UPDATE SKIP LOCKED
+    SELECT FROM outbox_batches WHERE group_id = r.joins AND sink = r.sink AND state = 'waiting' AND lease_no = 0 AND current_setting('relay.newest_at') <> ''
+      AND routes_no = ` + ledger.RoutesNoSQL + ` FOR UPDATE SKIP LOCKED
   ) unleased
 ), joined AS (
   UPDATE outbox_batches b
