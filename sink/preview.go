@@ -40,6 +40,8 @@ type PreparedMessage struct {
 	Body []byte
 	// Events are the indexes in the batch of its events.
 	Events []int
+	// Unsent are the indexes of those of them that the message surely does not contain, although it stands for them.
+	Unsent []int
 }
 
 // Field is a name and its value.
@@ -63,6 +65,9 @@ func PreviewGroups(b *buffer.Batch, groups []Group, preview func(*buffer.Batch) 
 		for _, m := range messages {
 			for at, i := range m.Events {
 				m.Events[at] = g.Indexes[i]
+			}
+			for at, i := range m.Unsent {
+				m.Unsent[at] = g.Indexes[i]
 			}
 			all = append(all, m)
 		}

@@ -54,6 +54,10 @@ func (a *app) printRequests(b *strings.Builder, paint func(colour, string) strin
 		if r.Body != nil {
 			fmt.Fprintf(b, "\n%s\n", strings.TrimRight(a.redact(payload(r.Body)), "\n"))
 		}
+		if r.UnsentIDs != nil {
+			fmt.Fprintf(b, "\n%s the request is the same without %s\n%s\n", paint(yellow, "warning:"), eventsOf(r.UnsentIDs),
+				"The request program leaves out what counts as delivered with the others. Send all events, or add a comment: # not sent: events")
+		}
 	}
 	if n := len(result.Unprojected); n > 0 {
 		pronoun := "They become dead letters"

@@ -32,8 +32,8 @@ ids and with new group_ids. A running relay sends them: to every sink that takes
 or to --sink only. Each event is sent once, however often it is in the archive.
 
 The time is that of the delivery (archived_at). An event that is in the buffer is left
-out, and so is one that was delivered again after --until. So a replay that was
-interrupted is continued by the same command with the same --until, which it prints.
+out, and so is one that was delivered again after --until, or that is a dead letter
+(relay dead replay sends those that are open). So a replay that was interrupted is continued by the same command with the same --until, which it prints.
 
 Consumers get the events a second time. With order: key, they arrive behind later events
 of their keys. The archive of a custom table has what was sent, not the rows: it cannot
@@ -166,6 +166,9 @@ func describeReplayed(verb string, r *buffer.Replayed, until string) string {
 	}
 	if r.Repeated > 0 {
 		text += fmt.Sprintf("; left out %s delivered again since", plural(r.Repeated, "event that was", "events that were"))
+	}
+	if r.Dead > 0 {
+		text += fmt.Sprintf("; left out %s: relay dead replay sends those that are open", plural(r.Dead, "event that is a dead letter", "events that are dead letters"))
 	}
 	if r.Ahead > 0 {
 		text += fmt.Sprintf("; left out %s, because the sequence of the ids has not come to theirs and may assign them, as after TRUNCATE ... RESTART IDENTITY: raise it first (setval)", plural(r.Ahead, "event", "events"))

@@ -432,7 +432,7 @@ func (p *Pipeline) openSink(s *Sink, b buffer.Buffer, process Process) (sink.Sin
 			URL: url, ShownURL: s.URL.String(), Method: s.HTTP.Method, Headers: headers, Format: s.HTTP.Format,
 			Timeout: s.HTTP.Timeout, TLS: sink.TLS(s.TLS),
 			MaxBytes: int(s.HTTP.MaxBytes), Refused: s.HTTP.Refused, Unavailable: s.HTTP.Unavailable,
-			Request: s.HTTP.Request, Results: s.HTTP.Results, ProgramSecrets: secrets, Gzip: s.HTTP.Gzip, Single: p.BatchSize == 1,
+			Request: s.HTTP.Request, Results: s.HTTP.Results, ProgramSecrets: secrets, Gzip: s.HTTP.Gzip, Single: p.BatchSize == 1, LeavesOut: p.leavesOut(s),
 			Rate: s.HTTP.Rate, Shared: s.bucket(b), Pipeline: p.bucketName(s), MaxInFlight: s.HTTP.MaxInFlight,
 			Bearer: s.HTTP.Bearer.Reveal(), Basic: httpsink.Basic{User: s.HTTP.Basic.User, Password: s.HTTP.Basic.Password.Reveal()},
 			OAuth2: httpsink.OAuth2{

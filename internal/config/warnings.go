@@ -119,6 +119,12 @@ func (p *Pipeline) UnsentOfBatch() (text, fix string) {
 		fmt.Sprintf("set batch_size: %d, or send all events, as [.events[] | ...] does", n)
 }
 
+// leavesOut reports whether the request program of a sink leaves out events on purpose, as a dead-letter hook may, or a warning says so already.
+func (p *Pipeline) leavesOut(s *Sink) bool {
+	warned, _ := p.UnsentOfBatch()
+	return s != &p.Sink || warned != "" || eventsComment.MatchString(s.HTTP.Request)
+}
+
 // eventsComment matches a comment of a program that says that events are left out on purpose.
 var eventsComment = regexp.MustCompile(`(?i)#.*\bnot sent\b.*\bevents\b`)
 

@@ -56,6 +56,8 @@ type Result struct {
 type Request struct {
 	sink.PreparedMessage
 	IDs []string
+	// UnsentIDs are the ids of those that the request surely does not contain.
+	UnsentIDs []string
 }
 
 // Rejection is an event that the sink would reject.
@@ -234,6 +236,9 @@ func (p *Result) add(ctx context.Context, s sink.Previewer, b *buffer.Batch) err
 		r := Request{PreparedMessage: m}
 		for _, i := range m.Events {
 			r.IDs = append(r.IDs, b.Events[i].Identity())
+		}
+		for _, i := range m.Unsent {
+			r.UnsentIDs = append(r.UnsentIDs, b.Events[i].Identity())
 		}
 		p.Requests = append(p.Requests, r)
 	}

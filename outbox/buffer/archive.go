@@ -57,6 +57,8 @@ type Replayed struct {
 	Waiting, Repeated int64
 	// Ahead were left out as well: the sequence of the ids has not come to theirs, and may assign them.
 	Ahead int64
+	// Dead were left out because of a dead letter: one that is open, and is sent by a replay of dead letters, or the discarded one of an event that no sink took.
+	Dead int64
 }
 
 // ArchiveMemory is a buffer that remembers to which archive its events were copied. A relay without an archive, after a rollback of the configuration for example,

@@ -16,6 +16,7 @@ var archiveReplayCases = []testCase{
 	{name: "archive replay/a window and topics", relayTableOnly: true, run: archiveReplayWindow},
 	{name: "archive replay/an id that another event has now", relayTableOnly: true, run: archiveReplayReused},
 	{name: "archive replay/until a time that has not come", relayTableOnly: true, run: archiveReplayUntil},
+	{name: "archive replay/an event that died at a replay", relayTableOnly: true, run: archiveReplayDied},
 	{name: "archive replay/in order by key", relayTableOnly: true, run: archiveReplayOrdered},
 	{name: "archive replay/without an archive", relayTableOnly: true, run: archiveReplayNone},
 }
@@ -25,6 +26,11 @@ func archiver(f *Fixture) buffer.Archiver { return f.Buffer.(buffer.Archiver) }
 
 // expectReplayed expects these counts of a dry run, and of a replay.
 func expectReplayed(t *testing.T, b buffer.Archiver, f buffer.ArchiveFilter, events, waiting, repeated int64) (until time.Time) {
+	t.Helper()
+	return expectReplayedOf(t, b, f, buffer.Replayed{Events: events, Waiting: waiting, Repeated: repeated})
+}
+
+func expectReplayedOf(t *testing.T, b buffer.Archiver, f buffer.ArchiveFilter, want buffer.Replayed) (until time.Time) {
 	t.Helper()
 	if f.BatchSize == 0 {
 		f.BatchSize, f.PageSize = 3, 4
@@ -36,8 +42,9 @@ func expectReplayed(t *testing.T, b buffer.Archiver, f buffer.ArchiveFilter, eve
 		if until = got.Until; f.Until.IsZero() {
 			about(t, "until", time.Since(until), 0)
 		}
-		equal(t, fmt.Sprintf("replayed (dry: %v)", dry), got, buffer.Replayed{Until: until, Events: events, Waiting: waiting, Repeated: repeated})
-		if events > 0 {
+		want.Until = until
+		equal(t, fmt.Sprintf("replayed (dry: %v)", dry), got, want)
+		if want.Events > 0 {
 			equal(t, "progress", last, got)
 		}
 	}
@@ -145,6 +152,24 @@ func archiveReplayReused(t *testing.T, h Harness) {
 	f.Exec(t, fmt.Sprintf("INSERT INTO %s (id, topic, payload, created_at) VALUES (%d, 'new', '1', '2026-01-02T00:00:00.000Z')", f.Table, ids[0]))
 	expectReplayed(t, archiver(f), buffer.ArchiveFilter{}, 1, 1, 0)
 	equal(t, "events", len(deliverAll(t, f.Buffer)), 1)
+}
+
+// An event that died at a replay is not sent by the next one: the replay of its dead letter sends it.
+func archiveReplayDied(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Archive: true})
+	f.Insert(t, orders(2)...)
+	settle(t, f.Buffer, claim(t, f.Buffer, 100), delivered())
+	expectReplayed(t, archiver(f), buffer.ArchiveFilter{}, 2, 0, 0)
+	batch := takeOver(t, f.Buffer)
+	settle(t, f.Buffer, batch, buffer.Outcome{Verdict: buffer.Delivered, IDs: batch.IDs()[:1]}, buffer.Outcome{Verdict: buffer.Dead, IDs: batch.IDs()[1:], Error: "no"})
+	empty(t, f)
+	expectReplayedOf(t, archiver(f), buffer.ArchiveFilter{}, buffer.Replayed{Events: 1, Dead: 1})
+	equal(t, "events", len(deliverAll(t, f.Buffer)), 1)
+	replayed, err := f.Buffer.Replay(t.Context(), buffer.DeadFilter{}, 10)
+	ok(t, "Replay", err)
+	equal(t, "replayed dead letters", replayed, 1)
+	equal(t, "events", len(deliverAll(t, f.Buffer)), 1)
+	expectReplayed(t, archiver(f), buffer.ArchiveFilter{}, 2, 0, 0)
 }
 
 // What is put back is archived again. It is not put back once more, although the end of the window has not come.

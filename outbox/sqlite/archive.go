@@ -24,9 +24,18 @@ const (
 SELECT strftime('%Y-%m-%dT%H:%M:%fZ', 'now')`
 
 	// A page of the archive, in the order in which it was filled. An event is put back for its last row. Another one may have had its id.
+	// The archive also has events with dead letters: what was dead at one of several sinks, or at a replay, and what no sink took. relay dead replay sends those, so the replay of
+	// the archive, to the sink ?8 or to all, leaves out an event with an open one there, and what no sink got and was discarded: such a row has no routes_no.
 	archivePageSQL = `
 SELECT rowid, id, group_id, substr(topic, 1, 4096), archived_at, octet_length(payload) + coalesce(octet_length(headers), 0) + coalesce(octet_length(key), 0),
        EXISTS (SELECT 1 FROM outbox_events AS e WHERE e.id = p.id),
+       EXISTS (
+         SELECT 1 FROM outbox_dead_letters AS d
+         WHERE d.pipeline = ?7 AND d.event_id = p.id AND d.created_at = p.created_at
+           AND iif(d.closed_at IS NULL,
+                   ?8 = '' OR d.sink IN ('*', 'default', ?8)
+                     OR d.sink IN (SELECT was.value FROM outbox_sinks AS s, json_each(s.formerly) AS was WHERE s.buffer = ?9 AND s.sink = ?8),
+                   d.sink = '*' AND d.closed_as = 'discarded' AND p.routes_no IS NULL)),
        coalesce((SELECT max(o.archived_at) FROM outbox_archive AS o
                  WHERE o.id = p.id AND o.created_at = p.created_at AND (o.archived_at, o.group_id) > (p.archived_at, p.group_id)), '')
 FROM outbox_archive AS p
@@ -52,6 +61,7 @@ type archivedEvent struct {
 	topic, at string
 	bytes     int
 	waits     bool
+	dead      bool   // see archivePageSQL
 	later     string // when the event was archived again, or ""
 }
 
@@ -100,6 +110,7 @@ func (b *Buffer) ReplayArchived(ctx context.Context, f buffer.ArchiveFilter, dry
 		all.Events += more.Events
 		all.Waiting += more.Waiting
 		all.Repeated += more.Repeated
+		all.Dead += more.Dead
 		if progress != nil {
 			progress(all)
 		}
@@ -133,9 +144,9 @@ func (r *archiveReplay) page(ctx context.Context, after archivedEvent) (more buf
 		if r.filter.PageSize > 0 {
 			limit = min(limit, r.filter.PageSize)
 		}
-		rows, err := tx.rows(ctx, archivePageSQL, r.since, r.until, after.at, after.id, after.group.String(), limit)
+		rows, err := tx.rows(ctx, archivePageSQL, r.since, r.until, after.at, after.id, after.group.String(), limit, r.b.config.Pipeline, r.filter.Sink, r.b.config.Table)
 		page, err := db.All(rows, err, func(rows *sql.Rows, e *archivedEvent) error {
-			return rows.Scan(&e.row, &e.id, &e.group, &e.topic, &e.at, &e.bytes, &e.waits, &e.later)
+			return rows.Scan(&e.row, &e.id, &e.group, &e.topic, &e.at, &e.bytes, &e.waits, &e.dead, &e.later)
 		})
 		if err != nil || len(page) == 0 {
 			return err
@@ -155,6 +166,8 @@ func (r *archiveReplay) page(ctx context.Context, after archivedEvent) (more buf
 			case e.later != "":
 			case e.waits:
 				more.Waiting++
+			case e.dead:
+				more.Dead++
 			default:
 				chosen = append(chosen, *e)
 			}

@@ -63,7 +63,7 @@ func (c *customTable) bury(ctx context.Context, tx transaction, batch *buffer.Le
 	if err != nil {
 		return err
 	}
-	return c.b.buried(ctx, tx, which, as.group)
+	return c.b.buried(ctx, tx, which, as)
 }
 
 func (c *customTable) remove(ctx context.Context, tx transaction, batch *buffer.Lease, which extent, archived bool, routesNo *int64) (deleted int64, err error) {

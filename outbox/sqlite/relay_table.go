@@ -320,15 +320,19 @@ WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
 ON CONFLICT (id, group_id) DO NOTHING`
 
 	// A restored buffer brings an event back under a group_id that it died under before. If that dead
-	// letter was closed since, it is opened again.
+	// letter was closed since, it is opened again. An event that was put back and has an open dead letter because no sink took it needs no
+	// other one of this kind: a replay of both would send it twice.
 	burySQL = `
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at,
                                       group_id, attempts, error, sink, history)
 SELECT ?7, id, topic, key, payload, headers, created_at, ?6, ?8, ?9, ?10, ?11
-FROM outbox_events
+FROM outbox_events AS e
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
   AND (?5 IS NULL OR created_at <= ?5)
+  AND NOT (?10 = '*' AND EXISTS (
+    SELECT 1 FROM outbox_dead_letters AS o
+    WHERE o.pipeline = ?7 AND o.event_id = e.id AND o.created_at = e.created_at AND o.topic = e.topic AND o.sink = '*' AND o.closed_at IS NULL))
 ON CONFLICT (pipeline, event_id, group_id) DO UPDATE
 SET topic = excluded.topic, key = excluded.key, payload = excluded.payload, headers = excluded.headers,
     created_at = excluded.created_at, attempts = excluded.attempts, error = excluded.error, history = excluded.history,
@@ -341,7 +345,7 @@ SELECT count(*) FROM outbox_events AS e
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
   AND (?5 IS NULL OR created_at <= ?5)
-  AND NOT EXISTS (SELECT 1 FROM outbox_dead_letters AS d WHERE d.pipeline = ?6 AND d.event_id = e.id AND d.group_id = ?7)`
+  AND NOT EXISTS (SELECT 1 FROM outbox_dead_letters AS d WHERE d.pipeline = ?6 AND d.event_id = e.id AND (d.group_id = ?7 OR ?8 = '*' AND d.sink = '*' AND d.closed_at IS NULL))`
 
 	deleteSQL = `
 DELETE FROM outbox_events
@@ -366,13 +370,13 @@ func (r *relayTable) bury(ctx context.Context, tx transaction, _ *buffer.Lease, 
 	if _, err := tx.exec(ctx, burySQL, append(which.args(), as.group.String(), r.b.config.Pipeline, as.attempts, as.error, as.sink, as.history)...); err != nil {
 		return err
 	}
-	return r.b.buried(ctx, tx, which, as.group)
+	return r.b.buried(ctx, tx, which, as)
 }
 
 // buried checks that each event of an extent, which is to be deleted, has a dead letter.
-func (b *Buffer) buried(ctx context.Context, tx transaction, which extent, group uuid.UUID) error {
+func (b *Buffer) buried(ctx context.Context, tx transaction, which extent, as burial) error {
 	var unburied int
-	err := tx.row(ctx, unburiedSQL, append(which.args(), b.config.Pipeline, group.String())...).Scan(&unburied)
+	err := tx.row(ctx, unburiedSQL, append(which.args(), b.config.Pipeline, as.group.String(), as.sink)...).Scan(&unburied)
 	if err == nil && unburied > 0 {
 		return &buffer.UnburiedError{Events: unburied}
 	}

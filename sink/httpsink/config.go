@@ -44,6 +44,8 @@ type Config struct {
 	// none. A string is sent as it is. As NDJSON an array is sent one element a line, as Form an object
 	// is sent as fields.
 	Request string
+	// LeavesOut says that Request leaves out events on purpose. Otherwise a notice, and a preview, name events without which it makes the same body.
+	LeavesOut bool
 	// Results is a jq program that makes, of {status, headers, body, events}, the list of events that
 	// failed; "" means none.
 	Results string

@@ -29,6 +29,7 @@ type Sink struct {
 	hostName          string // overrides the URL's host in the request; may be ""
 	redactor          *redactor
 	odd               odd
+	probes            probes
 	transport         *http.Transport
 	connections       *connections
 	limiter           *limiter
@@ -157,6 +158,7 @@ func (s *Sink) Check(ctx context.Context) error {
 
 // Close closes the connections, and ends the processes of the programs if no other sink uses them.
 func (s *Sink) Close() error {
+	s.probes.close()
 	s.request.Close()
 	s.results.Close()
 	s.transport.CloseIdleConnections()

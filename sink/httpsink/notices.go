@@ -23,8 +23,8 @@ const halvedFor = 5 * time.Minute
 // odd remembers answers that decide what happens to events although they look wrong. It is safe for concurrent use.
 type odd struct {
 	mu sync.Mutex
-	// pages are successes that are pages for people, failures those whose bodies seem to name events that failed.
-	pages, failures seen
+	// pages are successes that are pages for people, failures those whose bodies seem to name events that failed, unsent those whose requests did not have some events.
+	pages, failures, unsent seen
 	// halvedAt is when a batch was last answered with 422.
 	halvedAt time.Time
 }
@@ -66,12 +66,23 @@ func (o *odd) add(r *response, events int, first string) {
 	}
 }
 
+// addUnsent takes events that are not in the request of a batch.
+func (o *odd) addUnsent(of int, ids []string) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	named := "event "
+	if len(ids) > 1 {
+		named = "any of the events "
+	}
+	o.unsent.add(fmt.Sprintf("makes the same request of %d events without %s: the request program leaves it out.", of, named+strings.Join(ids, ", ")), len(ids), ids[0], "docs/http.md#request")
+}
+
 // Notices implements sink.Noticer.
 func (s *Sink) Notices() (all []sink.Notice) {
 	o := &s.odd
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, s := range []*seen{&o.pages, &o.failures} {
+	for _, s := range []*seen{&o.pages, &o.failures, &o.unsent} {
 		if s.holds() {
 			all = append(all, sink.Notice{Text: s.text, Settled: true})
 		}

@@ -44,7 +44,7 @@ func (s *Sink) Preview(ctx context.Context, b *buffer.Batch) ([]sink.PreparedMes
 	}
 	s.authorize(req, without, b.GroupID.String(), r.body)
 	one := sink.PreparedMessage{
-		Summary: req.Method + " " + s.shownURL(), Header: s.maskedHeader(req), Body: r.body, Events: slices.Clone(r.indexes),
+		Summary: req.Method + " " + s.shownURL(), Header: s.maskedHeader(req), Body: r.body, Events: slices.Clone(r.indexes), Unsent: s.unsentOf(ctx, b, r),
 	}
 	if address, ok := s.AddressOf(&b.Events[r.indexes[0]]); ok && address != "" {
 		one.Summary += " (" + address + ")"

@@ -88,18 +88,22 @@ func (s *Sink) requestFailed(ctx context.Context, b *buffer.Batch, r *request, r
 
 // requestBody runs Config.Request for these events.
 func (s *Sink) requestBody(ctx context.Context, b *buffer.Batch, indexes []int) ([]byte, error) {
-	shape := jq.JSON
-	switch s.cfg.Format {
-	case Form:
-		shape = jq.Form
-	case NDJSON:
-		shape = jq.Lines
-	}
-	body, err := s.request.Request(ctx, defaultFormat(b).makeBody(b, indexes), shape)
+	body, err := s.request.Request(ctx, defaultFormat(b).makeBody(b, indexes), s.shape())
 	if err == nil {
 		s.hasWorked.Store(true)
 	}
 	return body, err
+}
+
+// shape is what the request program makes.
+func (s *Sink) shape() jq.Shape {
+	switch s.cfg.Format {
+	case Form:
+		return jq.Form
+	case NDJSON:
+		return jq.Lines
+	}
+	return jq.JSON
 }
 
 // requestError is the error of the request program. It names the event if there is only one.

@@ -71,6 +71,9 @@ func (p *prepared) Send(ctx context.Context) error {
 	defer p.permit.release()
 	failed, err := p.sink.post(ctx, p.request, p.batch, p.permit)
 	if err == nil {
+		if len(failed) == 0 {
+			p.sink.probe(p.batch, p.request)
+		}
 		return sink.NewBatchError(failed)
 	}
 	err = p.sink.named(err)

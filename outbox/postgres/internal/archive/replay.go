@@ -32,27 +32,33 @@ SELECT pg_advisory_xact_lock(hashtextextended('relay archive ' || $1, 0))`
 	// the database stores them. An event is put back for its last row. Another one may have had its id, or get it: the sequence, $10, goes back with a
 	// TRUNCATE ... RESTART IDENTITY, a restore and a failover, and an id that it still hands out would make the application's INSERT fail. The other rows of an event are found by the primary
 	// key: "+ interval '0'" keeps the planner from the index of archived_at, which it takes for as good until the archive is analysed, and reads whole for each event.
+	// The archive also has events with dead letters: what was dead at one of several sinks, or at a replay, and what no sink took. relay dead replay sends those, so the replay of the
+	// archive, to the sink $12 or to all, leaves out an event with an open one there, and what no sink got and was discarded: such a row has no routes_no.
 	pageSQL = `
 WITH page AS MATERIALIZED (
-  SELECT id, group_id, topic, created_at, archived_at,
+  SELECT id, group_id, topic, created_at, archived_at, routes_no,
          pg_column_size(payload) + coalesce(pg_column_size(headers), 0) + coalesce(pg_column_size(key), 0) + pg_column_size(topic) AS bytes
   FROM outbox_archive
   WHERE archived_at >= greatest($1::timestamptz, $3::timestamptz) AND archived_at < $2::timestamptz
     AND (archived_at, id, group_id) > ($3::timestamptz, $4::bigint, $5::uuid)
   ORDER BY archived_at, id, group_id LIMIT $7::bigint
 ), fitting AS MATERIALIZED (
-  SELECT id, group_id, topic, created_at, archived_at FROM (
+  SELECT id, group_id, topic, created_at, archived_at, routes_no FROM (
     SELECT p.*, sum(bytes) OVER w AS total, row_number() OVER w AS n FROM page p WINDOW w AS (ORDER BY archived_at, id, group_id)) p
   WHERE total <= 4194304 OR n = 1
 ), matching AS MATERIALIZED (
-  SELECT f.id, f.group_id, EXISTS (SELECT FROM outbox_events e WHERE e.id = f.id) AS waits,
+  SELECT f.id, f.group_id, EXISTS (SELECT FROM outbox_events e WHERE e.id = f.id) AS waits, EXISTS (
+    SELECT FROM outbox_dead_letters d
+    WHERE d.pipeline = $11 AND d.event_id = f.id AND d.created_at = f.created_at
+      AND CASE WHEN d.closed_at IS NOT NULL THEN d.sink = '*' AND d.closed_as = 'discarded' AND f.routes_no IS NULL
+               ELSE $12 = '' OR d.sink IN ('*', 'default', $12) OR d.sink IN (SELECT unnest(s.formerly) FROM outbox_sinks s WHERE s.buffer = $13 AND s.sink = $12) END) AS dead,
          coalesce(f.id > (SELECT coalesce(pg_sequence_last_value(s.sequence), 0) FROM (SELECT $10::regclass) s (sequence) WHERE s.sequence IS NOT NULL), false) AS ahead, (
     SELECT max(o.archived_at + interval '0') FROM outbox_archive o
     WHERE o.id = f.id AND o.created_at = f.created_at AND (o.archived_at + interval '0', o.group_id) > (f.archived_at, f.group_id)) AS later
   FROM fitting f WHERE left(f.topic, 4096) ~ ANY ($6::text[]) AND left(f.topic, 4096) ~ ANY ($9::text[])
 ), chosen AS MATERIALIZED (
   SELECT id, group_id, (row_number() OVER (ORDER BY id) - 1) / $8::bigint AS batch
-  FROM (SELECT DISTINCT ON (id) id, group_id FROM matching WHERE NOT waits AND NOT ahead AND later IS NULL ORDER BY id, group_id) c
+  FROM (SELECT DISTINCT ON (id) id, group_id FROM matching WHERE NOT waits AND NOT dead AND NOT ahead AND later IS NULL ORDER BY id, group_id) c
 )`
 
 	// The last row that was read, and what became of the page.
@@ -60,7 +66,8 @@ WITH page AS MATERIALIZED (
 SELECT last.archived_at, last.id, last.group_id,
        (SELECT count(*) FILTER (WHERE waits AND later IS NULL) FROM matching),
        (SELECT count(*) FILTER (WHERE later >= $2::timestamptz) FROM matching),
-       (SELECT count(*) FILTER (WHERE ahead AND NOT waits AND later IS NULL) FROM matching), `
+       (SELECT count(*) FILTER (WHERE ahead AND NOT waits AND NOT dead AND later IS NULL) FROM matching),
+       (SELECT count(*) FILTER (WHERE dead AND NOT waits AND later IS NULL) FROM matching), `
 
 	lastSQL = `
 FROM fitting last ORDER BY archived_at DESC, id DESC, group_id DESC LIMIT 1`
@@ -83,21 +90,21 @@ INSERT INTO outbox_events (id, topic, key, payload, headers, created_at, group_i
 ), put AS (` + putSQL + `g.new FROM chosen c JOIN groups g USING (batch)` + ofArchiveSQL + `, opened AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, error, sink, lanes)
-  SELECT group_id, $11, 'stamp', 'waiting', 0, clock_timestamp(), $12, 0,
-         0, 0, count(*), min(id), max(id), min(created_at), 'replayed', $13,
-         CASE WHEN $14::boolean THEN coalesce(array_agg(DISTINCT hashtext(key)) FILTER (WHERE key IS NOT NULL), '{}') END
+  SELECT group_id, $13, 'stamp', 'waiting', 0, clock_timestamp(), $14, 0,
+         0, 0, count(*), min(id), max(id), min(created_at), 'replayed', $15,
+         CASE WHEN $16::boolean THEN coalesce(array_agg(DISTINCT hashtext(key)) FILTER (WHERE key IS NOT NULL), '{}') END
   FROM put GROUP BY group_id ORDER BY min(id)
 )` + endSQL + `(SELECT count(*) FROM put)` + lastSQL
 
 	// One of several sinks gets a claim of its own.
-	replayToSinkSQL = pageSQL + `, put AS (` + putSQL + `$15::uuid FROM chosen c` + ofArchiveSQL + `, opened AS (
+	replayToSinkSQL = pageSQL + `, put AS (` + putSQL + `$17::uuid FROM chosen c` + ofArchiveSQL + `, opened AS (
   INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                               attempts, outages, events, first_id, last_id, oldest_at, newest_at, error, members, sink, claim_id, seq, lanes)
-  SELECT ` + backlog.NewGroupSQL + `, $11, 'range', 'waiting', 0, clock_timestamp(), $12, 0,
+  SELECT ` + backlog.NewGroupSQL + `, $13, 'range', 'waiting', 0, clock_timestamp(), $14, 0,
          0, 0, count(*), min(id), max(id), min(created_at), '-infinity', 'replayed',
-         range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), $13, $15::uuid,
-         CASE WHEN $14::boolean THEN nextval('outbox_numbers') END,
-         CASE WHEN $14::boolean THEN coalesce(array_agg(DISTINCT hashtext(key)) FILTER (WHERE key IS NOT NULL), '{}') END
+         range_agg(int8range(id, nullif(id, 9223372036854775807), '[]')), $15, $17::uuid,
+         CASE WHEN $16::boolean THEN nextval('outbox_numbers') END,
+         CASE WHEN $16::boolean THEN coalesce(array_agg(DISTINCT hashtext(key)) FILTER (WHERE key IS NOT NULL), '{}') END
   FROM (SELECT put.*, (row_number() OVER (ORDER BY id) - 1) / $8::bigint AS batch FROM put) p
   GROUP BY batch ORDER BY min(id)
 )` + endSQL + `(SELECT count(*) FROM put)` + lastSQL
@@ -123,6 +130,7 @@ func Replay(
 		all.Waiting += more.Waiting
 		all.Repeated += more.Repeated
 		all.Ahead += more.Ahead
+		all.Dead += more.Dead
 		if progress != nil {
 			progress(all)
 		}
@@ -178,6 +186,7 @@ func page(
 		args  = []string{
 			pg.Timestamp(f.Since), until, after[0], after[1], after[2],
 			pg.TextArray(f.Topics.Regexps()), pg.Int(int64(rows)), pg.Int(int64(f.BatchSize)), pg.TextArray(takes.Regexps()), t.Sequence,
+			base.Pipeline, f.Sink, t.Buffer,
 		}
 		lock = pg.Step{SQL: lockReplaySQL, Args: []string{t.Buffer}}
 	)
@@ -188,9 +197,9 @@ func page(
 	switch ordered := base.Ordered && sink != ledger.Unrouted; {
 	case dry:
 	case f.Sink != "":
-		sql, args = replayToSinkSQL, append(args, t.Buffer, base.Owner, f.Sink, pg.Bool(base.Ordered), buffer.NewGroupID().String())
+		sql, args = replayToSinkSQL, append(args, base.Owner, f.Sink, pg.Bool(base.Ordered), buffer.NewGroupID().String())
 	default:
-		sql, args = replaySQL, append(args, t.Buffer, base.Owner, sink, pg.Bool(ordered))
+		sql, args = replaySQL, append(args, base.Owner, sink, pg.Bool(ordered))
 	}
 	steps := []pg.Step{write, lock}
 	if !dry && base.Ordered && f.Sink != "" {
@@ -198,7 +207,7 @@ func page(
 	}
 	steps = append(steps, pg.Step{SQL: t.SQL(sql), Args: args, Row: func(v [][]byte) error {
 		next = &key{pg.Timestamp(pg.ReadTime(v[0])), pg.Int(pg.ReadInt8(v[1])), uuid.UUID(v[2]).String()}
-		more = buffer.Replayed{Waiting: pg.ReadInt8(v[3]), Repeated: pg.ReadInt8(v[4]), Ahead: pg.ReadInt8(v[5]), Events: pg.ReadInt8(v[6])}
+		more = buffer.Replayed{Waiting: pg.ReadInt8(v[3]), Repeated: pg.ReadInt8(v[4]), Ahead: pg.ReadInt8(v[5]), Dead: pg.ReadInt8(v[6]), Events: pg.ReadInt8(v[7])}
 		return nil
 	}})
 	return more, next, base.DB.Transact(ctx, steps...)

@@ -22,7 +22,7 @@ WHERE group_id = $2::uuid AND lease_no = $3::bigint AND sink = '*' AND state = '
   AND (SELECT routes_no FROM outbox_buffers WHERE buffer = $1) = $4::bigint` + ledger.FenceSQL + `,
           set_config('relay.claimed_at', to_json(claimed_at) #>> '{}', true), set_config('relay.routes_no', $4::bigint::text, true)`
 
-// Under a stamp all rows share the claim, because it is what their events carry, and an event without it is none of theirs. A
+// Under a stamp all rows have it, $15, as their claim, because it is what their events carry, and an event without it is none of theirs. Another
 // delivery is added to the row joins, if nobody has leased that since and the registry has not changed.
 const deliverSQL = `
 WITH r AS MATERIALIZED (
@@ -31,7 +31,7 @@ WITH r AS MATERIALIZED (
   WHERE current_setting('relay.fenced') = '1'
 ), free AS MATERIALIZED (
   SELECT r.* FROM r, LATERAL (
-    SELECT FROM outbox_batches WHERE group_id = r.joins AND sink = r.sink AND state = 'waiting' AND lease_no = 0
+    SELECT FROM outbox_batches WHERE group_id = r.joins AND sink = r.sink AND state = 'waiting' AND lease_no = 0 AND current_setting('relay.newest_at') <> ''
       AND routes_no = ` + ledger.RoutesNoSQL + ` FOR UPDATE SKIP LOCKED
   ) unleased
 ), joined AS (
@@ -47,7 +47,7 @@ INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, ow
 SELECT r.group_id, $1, 'range', CASE WHEN r.mine THEN 'leased' ELSE 'waiting' END, r.mine::int,
        CASE WHEN r.mine THEN clock_timestamp() + $13::interval WHEN r.sink = '*' THEN 'infinity' ELSE clock_timestamp() END, $3, r.mine::int,
        0, 0, r.events, r.first_id, r.last_id, r.oldest_at, coalesce(nullif(current_setting('relay.newest_at'), '')::timestamptz, '-infinity'),
-       r.members::int8multirange, r.sink, CASE WHEN r.shared OR current_setting('relay.newest_at') = '' THEN $2::uuid END,
+       r.members::int8multirange, r.sink, CASE WHEN current_setting('relay.newest_at') = '' THEN $15::uuid WHEN r.shared THEN $2::uuid END,
        CASE r.sink WHEN '*' THEN 'no sink takes the topic' END,
        current_setting('relay.claimed_at')::timestamptz, ` + ledger.RoutesNoSQL + `, ` + ledger.StampXidSQL + `
 FROM r WHERE NOT EXISTS (SELECT FROM joined WHERE joined.group_id = r.group_id)
@@ -65,12 +65,16 @@ UPDATE outbox_batches SET due_at = clock_timestamp()
 WHERE buffer = $1 AND sink = '*' AND state = 'waiting'
   AND (due_at = 'infinity' AND $2::boolean OR due_at > clock_timestamp() AND current_setting('relay.changed', true) = '1')`
 
+	// An event that was put back and has an open dead letter of this kind needs no other one: a replay of both would send it twice.
 	buryUnmatchedSQL = `
 INSERT INTO outbox_dead_letters AS d (pipeline, event_id, topic, key, payload, headers, created_at, group_id, attempts, error, sink)
 SELECT $1, e.id, e.topic, e.key, e.payload, e.headers, e.created_at, $2::uuid, 0, 'no sink takes topic ' || left(e.topic, 4096), '*'
 FROM outbox_events e
 WHERE current_setting('relay.fenced') = '1' AND e.id BETWEEN $3::bigint AND $4::bigint AND e.id <@ $5::int8multirange
   AND (e.group_id = $6::uuid OR e.group_id IS NULL AND e.created_at <= ` + ledger.NewestSQL + `)
+  AND NOT EXISTS (
+    SELECT FROM outbox_dead_letters o
+    WHERE o.pipeline = $1 AND o.event_id = e.id AND o.created_at = e.created_at AND o.topic = e.topic AND o.sink = '*' AND o.closed_at IS NULL)
 ON CONFLICT (pipeline, event_id, group_id) DO NOTHING`
 
 	markUnmatchedSQL = `
@@ -169,7 +173,10 @@ func routed(batch *buffer.Lease, deliveries []routing.Delivery, taken []bool, p 
 			LeaseNo: 1, Ends: ends, UnfinishedLeases: 1, FirstID: d.IDs[0], LastID: d.IDs[len(d.IDs)-1],
 			ClaimedAt: batch.ClaimedAt, ClaimedLocal: batch.ClaimedLocal,
 		}
-		if d.Shared || done.stamped {
+		switch {
+		case done.stamped:
+			l.ClaimID = claimOf(batch)
+		case d.Shared:
 			l.ClaimID = p.ClaimID()
 		}
 		result.Leases = append(result.Leases, buffer.SinkLease{Sink: nameIn(local, d.Sink), Lease: l})
@@ -209,12 +216,12 @@ func (r *Routes) write(
 	})
 	if len(deliveries) > 0 {
 		args := append([]string{t.Buffer, p.ClaimID().String(), r.base.Owner}, columns(deliveries, taken)...)
-		sql, last := deliverSQL, pg.UUIDArray(p.IDs())
+		sql, last := deliverSQL, []string{pg.UUIDArray(p.IDs()), claimOf(batch).String()}
 		if t.UUIDs {
-			sql, last = deliverUUIDSQL, uuidsOf(deliveries, batch.Events)
+			sql, last = deliverUUIDSQL, []string{uuidsOf(deliveries, batch.Events)}
 		}
 		steps = append(steps, pg.Step{
-			Prepare: true, SQL: t.SQL(sql), Args: append(args, pg.Interval(lease), last),
+			Prepare: true, SQL: t.SQL(sql), Args: append(append(args, pg.Interval(lease)), last...),
 			Row: func(v [][]byte) error {
 				done.inserted[uuid.UUID(v[0])] = true
 				return nil
