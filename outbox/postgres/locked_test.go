@@ -55,7 +55,7 @@ func TestLocked(t *testing.T) {
 			}
 			fix := fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid(holder))
 			says := append([]string{"table public." + c.table + " is locked: statements wait for pid ", `application "alter-forgotten"`}, c.says...)
-			limited := func() (context.Context, context.CancelFunc) { return context.WithTimeout(t.Context(), 2*time.Second) }
+			limited := func() (context.Context, context.CancelFunc) { return context.WithTimeout(t.Context(), 5*time.Second) }
 
 			ctx, cancel := limited()
 			defer cancel()
