@@ -196,6 +196,21 @@ func TestCheck_Archive(t *testing.T) {
 	}
 }
 
+// TestCheck_ArchiveInForbiddenSchema: without USAGE of the schema, what is missing is that.
+func TestCheck_ArchiveInForbiddenSchema(t *testing.T) {
+	t.Parallel()
+	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
+	_, err := p.pool.Exec(t.Context(), "CREATE SCHEMA app; CREATE TABLE app.orders (id bigint)")
+	check(t, err)
+	b, err := postgres.Open(postgres.Config{URL: p.asRole(t, "relay_"), Pipeline: "orders", Table: "app.orders", Archive: "outbox_archive"})
+	check(t, err)
+	defer func() { check(t, b.Close()) }()
+	err = b.Check(t.Context())
+	if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), `may not use schema app: GRANT USAGE ON SCHEMA app TO "relay_`) {
+		t.Error(err)
+	}
+}
+
 // TestArchive_ReplayAfterRestart: an id that the sequence hands out again is not put back, because the application's INSERT would fail.
 func TestArchive_ReplayAfterRestart(t *testing.T) {
 	t.Parallel()

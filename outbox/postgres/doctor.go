@@ -101,3 +101,25 @@ func (b *Buffer) LeftBehind(ctx context.Context) (events int64, err error) {
 func (b *Buffer) Terminate(ctx context.Context, blocker buffer.VacuumBlocker) (terminated bool, err error) {
 	return doctor.Terminate(ctx, b.db, blocker)
 }
+
+// lockedError is a timeout whose cause is a lock. Its text is the cause.
+type lockedError struct {
+	finding *buffer.Finding
+	error
+}
+
+func (e lockedError) Error() string { return e.finding.Text + ". > " + e.finding.Fix }
+func (e lockedError) Unwrap() error { return e.error }
+
+// Status implements buffer.Inspector. If a table is locked as a whole, the error names the session that holds the lock.
+func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
+	s, err := b.Backlog.Status(ctx)
+	if !doctor.IsTimeout(err) {
+		return s, err
+	}
+	schema, name := b.tableName()
+	if locked := doctor.Locked(ctx, b.db, schema, name, b.config.Schema); locked != nil {
+		err = lockedError{locked, err}
+	}
+	return s, err
+}

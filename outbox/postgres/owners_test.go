@@ -53,6 +53,29 @@ func TestMigrate_Planted(t *testing.T) {
 	}
 }
 
+// TestMigrate_WrongRole: migrate as another role than the one that owns all of the relay's tables says that, once, and no other fix.
+func TestMigrate_WrongRole(t *testing.T) {
+	t.Parallel()
+	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
+	c := postgres.SchemaConfig{Archive: "outbox_archive", Notify: true}
+	owner := p.asRole(t, "owner_", "GRANT USAGE, CREATE ON SCHEMA public")
+	_, err := postgres.Migrate(t.Context(), owner, c)
+	check(t, err)
+	_, err = postgres.Migrate(t.Context(), p.asRole(t, "relay_", "GRANT USAGE, CREATE ON SCHEMA public"), c)
+	if err == nil {
+		t.Fatal("migrate succeeds")
+	}
+	name := newTestDB(t, owner, buffertest.Options{}).pool.Config().ConnConfig.User
+	for _, says := range []string{"the relay's tables belong to " + name, "runs as relay_", "run it as " + name + ", which owns the relay's tables"} {
+		if !strings.Contains(err.Error(), says) {
+			t.Errorf("no %q in %v", says, err)
+		}
+	}
+	if says := err.Error(); strings.Contains(says, "drop") || strings.Contains(says, "OWNER TO") || strings.Contains(says, "source.table") {
+		t.Error(err)
+	}
+}
+
 // TestCheck_Planted: a relay does not start on tables that another role made, or that call another role's functions.
 func TestCheck_Planted(t *testing.T) {
 	t.Parallel()

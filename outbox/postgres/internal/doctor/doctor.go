@@ -55,18 +55,25 @@ type State struct {
 // Diagnose returns findings, also about what is OK.
 func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 	d := diagnosis{Config: c}
+	d.run(ctx)
+	d.explainTimeouts(ctx)
+	return d.findings
+}
+
+func (d *diagnosis) run(ctx context.Context) {
+	c := &d.Config
 	if !d.server(ctx) {
-		return d.findings
+		return
 	}
 	application := d.tables(ctx)
 	schema, name := c.Table()
 	events, err := catalog.Find(ctx, c.DB, schema, name)
 	if d.failed("tables", err) || !events.Exists {
-		return d.findings
+		return
 	}
 	if application { // a table of the application, by mistake: what follows is about tables of events
 		d.blockers(ctx, d.privileges(ctx))
-		return d.findings
+		return
 	}
 	if d.LedgerSchema == "" {
 		d.LedgerSchema = events.Schema
@@ -105,7 +112,6 @@ func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 	d.deadRows(ctx, events)
 	sees := d.privileges(ctx)
 	d.blockers(ctx, sees)
-	return d.findings
 }
 
 // diagnosis collects findings.
@@ -114,6 +120,7 @@ type diagnosis struct {
 	state    *State // nil if tables are missing
 	started  string // when the server did, which tells it from others
 	findings []buffer.Finding
+	timeouts []int // the findings that say no more than that a statement took too long
 }
 
 func (d *diagnosis) add(level buffer.Level, about, text, fix string) {
@@ -128,6 +135,9 @@ func (d *diagnosis) problem(about, text, fix string) { d.add(buffer.LevelError, 
 // nothing about a missing privilege that Check has found.
 func (d *diagnosis) failed(about string, err error) bool {
 	if err != nil && (pg.Code(err) != pg.CodeNoPrivilege || d.state != nil || about == "tables") {
+		if IsTimeout(err) {
+			d.timeouts = append(d.timeouts, len(d.findings))
+		}
 		d.problem(about, "examining it failed: "+d.DB.ConnectError(err).Error(), "run relay doctor again; if it fails again, check the server's log")
 	}
 	return err != nil
