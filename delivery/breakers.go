@@ -22,7 +22,7 @@ type breaker struct {
 	wokenAt  time.Time // a waiting batch was made due for a probe, and none is before
 	woken    int       // so often since a result was recorded
 	last     verdict   // the last failure
-	took     time.Duration
+	took     time.Duration // of the send that failed last
 }
 
 // openAfter is how many sends in a row have to fail: the batch may cause a single failure.
@@ -103,7 +103,7 @@ func (b *breakers) any() bool {
 }
 
 // recordFailure records a send that found the address unavailable, "" for the sink as a
-// whole, and took so long. deferred: the batch was put back for an outage before.
+// whole, and took that long. deferred: the batch was put back for an outage before.
 func (b *breakers) recordFailure(address string, deferred bool, v verdict, took time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -152,10 +152,10 @@ func (b *breakers) recordSuccess(address string, deferred bool) (recovered bool)
 }
 
 // allowProbe reports whether a batch for the address alone may be sent: the breaker is
-// closed, or this is the half-open probe, which takes atMost. Otherwise it waits for the address to recover; or for so long, if that is not needed.
+// closed, or this is the half-open probe, which takes atMost. Otherwise the batch waits: for wait, or for the address to recover if wait is 0.
 //
-// No more than mostSlow slow probes are under way. While a breaker is closed, one send more may be slow: it may have been a hiccup, which holds up its address no longer
-// than this.
+// At most mostSlow slow probes are under way. A closed breaker may send one more, because its only failure may have been a hiccup; beyond that its batch waits a
+// moment, because no recovery is reported for it.
 func (b *breakers) allowProbe(address string, atMost time.Duration) (ok bool, wait time.Duration) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -351,8 +351,8 @@ func TestProbesDue(t *testing.T) {
 	})
 }
 
-// TestProbesDue_ThatTimeOut: no more than half of the workers send probes that take all of a Send's time, whoever made them due, and each address has its turn. Those
-// that are refused at once take no place.
+// TestProbesDue_ThatTimeOut: no more than half of the workers send probes that take all of a Send's time, also if their batches became due by themselves. The addresses
+// take turns. An address that refuses at once is not limited.
 func TestProbesDue_ThatTimeOut(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

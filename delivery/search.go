@@ -63,7 +63,7 @@ func (s *search) requests(n int) int { return s.workers * requestsFor(max(n, s.e
 type Halved struct{ events int }
 
 // BeginSearch begins the search for the bad events of a batch that was halved. The caller works on what is due (buffer.DueSmallest), as long as it was refused, and
-// calls EndSearch. ok is false if enough of all the workers search, who will come to these parts.
+// calls EndSearch. workers is how many batches are sent at once. ok is false if enough searches are under way: they take these parts as well.
 func (w *Worker) BeginSearch(h *Halved, workers int) (ok bool) {
 	d := &w.refusals
 	d.mu.Lock()
