@@ -13,15 +13,15 @@ import (
 // breaker is the circuit breaker of an address, or of the sink as a whole: closed, open
 // after openAfter failures in a row, half-open while a probe is under way.
 type breaker struct {
-	known    bool      // a result was recorded
-	works    bool      // the last one was a success
-	failures int       // in a row
-	failedAt time.Time // the last of them
-	until    time.Time // no half-open probe before
-	probing  time.Time // a batch for it alone is under way, as a half-open probe if it is open, and over by then
-	wokenAt  time.Time // a waiting batch was made due for a probe, and none is before
-	woken    int       // so often since a result was recorded
-	last     verdict   // the last failure
+	known    bool          // a result was recorded
+	works    bool          // the last one was a success
+	failures int           // in a row
+	failedAt time.Time     // the last of them
+	until    time.Time     // no half-open probe before
+	probing  time.Time     // a batch for it alone is under way, as a half-open probe if it is open, and over by then
+	wokenAt  time.Time     // a waiting batch was made due for a probe, and none is before
+	woken    int           // so often since a result was recorded
+	last     verdict       // the last failure
 	took     time.Duration // of the send that failed last
 }
 
