@@ -162,6 +162,13 @@ func (h *health) outageOver() bool {
 	return !h.emptySince.IsZero() && h.reachableAt.After(h.emptySince)
 }
 
+// hasFresh reports whether events wait that can be claimed, as last counted.
+func (h *health) hasFresh() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.fresh > 0 && !h.unclaimable
+}
+
 // waits reports whether batches wait.
 func (h *health) waits() bool {
 	h.mu.Lock()
@@ -182,6 +189,13 @@ func (h *health) full(most int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.waitingBatches >= most || h.queued > 0
+}
+
+// isQueued reports whether batches wait that no worker has leased yet.
+func (h *health) isQueued() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.queued > 0
 }
 
 // queue notes that n batches more, or fewer, wait that no worker has leased yet.
