@@ -17,7 +17,7 @@ func TestDoctor_Values(t *testing.T) {
 	db.exec(zone)
 	db.exec(`CREATE TYPE stage AS ENUM ('ready', 'delivered');
 		CREATE TABLE notes (id bigserial PRIMARY KEY, topic text, visible_after timestamptz, start_time timestamptz, publish_on date, expires_at timestamptz, scheduled_for timestamp,
-			read_at timestamp, aasm_state text, stage stage, event_type text, created_at timestamptz DEFAULT now(), group_id uuid);
+			read_at timestamp, opens time, aasm_state text, stage stage, event_type text, created_at timestamptz DEFAULT now(), group_id uuid);
 		INSERT INTO notes (visible_after, start_time, publish_on, expires_at, scheduled_for, read_at, aasm_state, stage, event_type)
 		SELECT now() + interval '1 day', now() + interval '1 day', current_date + 5, now() + interval '1 day', now() AT TIME ZONE 'America/New_York' + h * interval '1 hour',
 			now() AT TIME ZONE 'UTC', 'sent', 'delivered', 'sent' FROM unnest(ARRAY[1, 2, 7]) h;
@@ -32,7 +32,7 @@ func TestDoctor_Values(t *testing.T) {
 	for _, want := range []string{
 		"wait whose visible_after lies in the future (3 of the first 1000): they are sent at once > if it does not delay rows, add a comment to source.project: -- no delay: visible_after; if it does: set source.available_at: visible_after",
 		"wait whose start_time lies in the future (3 of",
-		"wait whose publish_on lies in the future (3 of the first 1000): they are sent at once > if it does not delay rows, add a comment to source.project: -- no delay: publish_on; if it does: name the condition as source.where, such as \"publish_on\" <= CURRENT_DATE",
+		"wait whose publish_on lies in the future (3 of the first 1000): they are sent at once > if it does not delay rows, add a comment to source.project: -- no delay: publish_on; if it does: name the condition as source.where, such as \"publish_on\" IS NULL OR \"publish_on\" + coalesce(\"opens\", '00:00') <= localtimestamp",
 		"wait whose scheduled_for lies in the future (3 of the first 1000): they are sent at once > set source.available_at: scheduled_for, after: ALTER TABLE",
 		"TYPE timestamptz USING \"scheduled_for\" AT TIME ZONE 'America/New_York' -- or 'UTC', if they hold UTC",
 		"(3 of the first 1000: lower(\"aasm_state\"::text) IN (",
@@ -71,15 +71,15 @@ func TestDoctor_Numbers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newAppDatabase(t, sqlite)
-			id, now, later, more, wants := "bigserial", "extract(epoch FROM now())::bigint", "now() + interval '1 day'", ", wait interval", []string{
-				`> if it does not delay rows, add a comment to source.project: -- no delay: due_ms; if it does: name the condition as source.where, such as to_timestamp("due_ms" / 1000.0) <= now()`,
-				`such as to_timestamp("due") <= now()`, `such as "created_at" + "delay_seconds" * interval '1 second' <= now()`,
+			id, now, later, more, wants := "bigserial", "extract(epoch FROM now())::bigint", "now() + interval '1 day'", ", wait interval NOT NULL DEFAULT '0'", []string{
+				`> if it does not delay rows, add a comment to source.project: -- no delay: due_ms; if it does: name the condition as source.where, such as "due_ms" IS NULL OR to_timestamp("due_ms" / 1000.0) <= now()`,
+				`such as "due" IS NULL OR to_timestamp("due") <= now()`, `such as "delay_seconds" IS NULL OR "created_at" + "delay_seconds" * interval '1 second' <= now()`,
 				`wait whose wait is greater than 0 (2 of`, `such as "created_at" + "wait" <= now()`,
 			}
 			if sqlite {
 				id, now, later, more, wants = "INTEGER", "CAST(strftime('%s', 'now') AS INTEGER)", "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '+1 day')", "", []string{
-					`such as "due_ms" / 1000 <= CAST(strftime('%s', 'now') AS INTEGER)`, `such as julianday("created_at") + "delay_seconds" / 86400.0 <= julianday('now')`,
-					`wait whose visible_after lies in the future (2 of the first 1000): they are sent at once > if it does not delay rows, add a comment to source.project: -- no delay: visible_after; if it does: name the condition as source.where, such as julianday("visible_after") <= julianday('now')`,
+					`such as "due_ms" IS NULL OR "due_ms" / 1000 <= CAST(strftime('%s', 'now') AS INTEGER)`, `such as "delay_seconds" IS NULL OR julianday("created_at") + "delay_seconds" / 86400.0 <= julianday('now')`,
+					`wait whose visible_after lies in the future (2 of the first 1000): they are sent at once > if it does not delay rows, add a comment to source.project: -- no delay: visible_after; if it does: name the condition as source.where, such as "visible_after" IS NULL OR julianday("visible_after") <= julianday('now')`,
 					`(2 of the first 1000: lower("stage") IN (`, "-- no mark: stage",
 				}
 			}

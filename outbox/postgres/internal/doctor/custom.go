@@ -79,7 +79,21 @@ func isText(oid uint32) bool {
 	return oid == pg.OIDText || oid == pg.OIDVarchar || oid == pg.OIDBpchar || oid >= firstUserOID
 }
 
-const oidBool, oidDate, oidInterval = 16, 1082, 1186
+const oidBool, oidDate, oidTime, oidInterval = 16, 1082, 1083, 1186
+
+// timeOfDay returns the column of a table that holds a time of day; "" unless there is one alone.
+func timeOfDay(events catalog.Table) (found string) {
+	for _, c := range events.Columns {
+		switch {
+		case events.OID(c) != oidTime:
+		case found != "":
+			return ""
+		default:
+			found = c
+		}
+	}
+	return found
+}
 
 // firstUserOID is the first one of types that are not the server's own, such as enums.
 const firstUserOID = 16384
@@ -162,7 +176,10 @@ func (d *diagnosis) early(ctx context.Context, events catalog.Table) {
 			}
 		}
 		if oid == oidDate {
-			fix = projection.Where(pg.Quote(c) + " <= CURRENT_DATE")
+			fix = d.due(c, pg.Quote(c)+" <= CURRENT_DATE")
+			if at := timeOfDay(events); at != "" {
+				fix = d.due(c, pg.Quote(c)+" + coalesce("+pg.Quote(at)+", '00:00') <= localtimestamp")
+			}
 		}
 		switch {
 		case inserted:
@@ -190,18 +207,23 @@ func (d *diagnosis) postponed(ctx context.Context, events catalog.Table) {
 			if oid == oidInterval {
 				zero, due = "interval '0'", column
 			}
-			fix := projection.NoDelay(c, projection.Where(pg.Quote(cmp.Or(d.state.Custom.Inserted(), "created_at"))+" + "+due+" <= now()"))
+			fix := projection.NoDelay(c, d.due(c, pg.Quote(cmp.Or(d.state.Custom.Inserted(), "created_at"))+" + "+due+" <= now()"))
 			d.countWaiting(ctx, events, column, column+" > "+zero, func(n string) { d.findings = append(d.findings, projection.Span(n, events.Quoted, c, fix)) })
 		case isInteger && buffer.LooksTime(c) && (buffer.LooksDelay(c) || buffer.MayDelay(c)):
 			for _, divisor := range []string{"1", "1000"} { // seconds or milliseconds, up to ten years ahead
 				condition := column + "::numeric / " + divisor + " BETWEEN " + now + " + 60 AND " + now + " + 315360000"
 				due := "to_timestamp(" + strings.TrimSuffix(column+" / "+divisor+".0", " / 1.0") + ") <= now()"
 				d.countWaiting(ctx, events, column, condition, func(n string) {
-					d.findings = append(d.findings, projection.Early(n, events.Quoted, c, projection.NoDelay(c, projection.Where(due))))
+					d.findings = append(d.findings, projection.Early(n, events.Quoted, c, projection.NoDelay(c, d.due(c, due))))
 				})
 			}
 		}
 	}
+}
+
+// due is what to do to keep rows until a condition on a column holds. Rows without a value are not delayed.
+func (d *diagnosis) due(column, condition string) string {
+	return projection.Where(projection.OrNull(pg.Quote(column), condition, d.state.Custom.Nullable(column)), d.state.Custom.Where())
 }
 
 // ages adds whether the age of waiting events is known, and right.
