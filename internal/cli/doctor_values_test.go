@@ -87,9 +87,9 @@ func TestDoctor_Numbers(t *testing.T) {
 			if sqlite {
 				group = "TEXT"
 			}
-			db.exec("CREATE TABLE notes (id " + id + " PRIMARY KEY, topic TEXT, due BIGINT, due_ms BIGINT, number BIGINT, expires_at BIGINT, delay_seconds INT, visible_after " + map[bool]string{true: "TEXT", false: "timestamptz"}[sqlite] +
+			db.exec("CREATE TABLE notes (id " + id + " PRIMARY KEY, topic TEXT, due BIGINT, due_ms BIGINT, tick BIGINT, number BIGINT, expires_at BIGINT, delay_seconds INT, visible_after " + map[bool]string{true: "TEXT", false: "timestamptz"}[sqlite] +
 				", stage TEXT, aasm_state TEXT, created_at " + map[bool]string{true: "TEXT", false: "timestamptz"}[sqlite] + more + ", group_id " + group + ")")
-			db.exec("INSERT INTO notes (topic, due, due_ms, number, expires_at, delay_seconds, visible_after, stage, aasm_state) SELECT 'sent', n, n * 1000, n, n, 3600, " + later + ", 'delivered', 'Failed' FROM (SELECT " + now + " + 3600 AS n) AS x")
+			db.exec("INSERT INTO notes (topic, due, due_ms, tick, number, expires_at, delay_seconds, visible_after, stage, aasm_state) SELECT 'sent', n, n * 1000, n * 1000, n, n, 3600, " + later + ", 'delivered', 'Failed' FROM (SELECT " + now + " + 3600 AS n) AS x")
 			db.exec("INSERT INTO notes (topic, due, due_ms, number, expires_at, delay_seconds, visible_after, stage, aasm_state) SELECT 'sent', n, n * 1000, n, n, 3600, " + later + ", 'delivered', 'Failed' FROM (SELECT " + now + " + 3600 AS n) AS x")
 			db.exec("INSERT INTO notes (due, due_ms, delay_seconds, stage) SELECT n, n * 1000, 0, 'new' FROM (SELECT " + now + " AS n) AS x")
 			if !sqlite {
@@ -102,7 +102,7 @@ func TestDoctor_Numbers(t *testing.T) {
 			do(t, nil, "migrate", "-c", path).want(t, 0, "p: ", "")
 			said := doctorJSON(t, path, 0)
 			rows := said.find("p", "warning", "rows")
-			for _, want := range append(wants, "wait whose due lies in the future (2 of", "wait whose due_ms lies in the future (2 of", "wait whose delay_seconds is greater than 0 (2 of the first 1000): they are sent at once",
+			for _, want := range append(wants, "wait whose tick lies in the future (1 of", "wait whose due lies in the future (2 of", "wait whose due_ms lies in the future (2 of", "wait whose delay_seconds is greater than 0 (2 of the first 1000): they are sent at once",
 				`given up or withdrawn (2 of the first 1000: NOT (lower("aasm_state"`, "IN ('failed', ", "-- no mark: aasm_state") {
 				if !strings.Contains(rows, want) {
 					t.Errorf("doctor does not say %s, but\n%s", want, rows)
@@ -113,7 +113,7 @@ func TestDoctor_Numbers(t *testing.T) {
 					t.Errorf("doctor warns of %s:\n%s", name, rows)
 				}
 			}
-			said = doctorJSON(t, config(" -- no delay: due, due_ms, delay_seconds, wait, visible_after -- no mark: stage, aasm_state"), 0)
+			said = doctorJSON(t, config(" -- no delay: due, tick, due_ms, delay_seconds, wait, visible_after -- no mark: stage, aasm_state"), 0)
 			if rows := said.find("p", "warning", "rows"); rows != "" {
 				t.Errorf("with comments, doctor says\n%s", rows)
 			}

@@ -151,9 +151,9 @@ func (c *customTable) postponed(ctx context.Context, d *diagnosis, s *shape) {
 			c.countWaiting(ctx, d, column, "typeof("+name+") IN ('integer', 'real') AND "+name+" > 0", func(n string) {
 				d.findings = append(d.findings, projection.Span(n, table, column, fix))
 			})
-		case buffer.LooksTime(column) && (buffer.LooksDelay(column) || buffer.MayDelay(column)):
+		case buffer.UnixAhead(column) > 0 && (buffer.LooksDelay(column) || buffer.MayDelay(column)):
 			for _, divisor := range []string{"", " / 1000"} { // seconds or milliseconds, up to ten years ahead
-				condition := "typeof(" + name + ") IN ('integer', 'real') AND " + name + divisor + " - CAST(strftime('%s', 'now') AS INTEGER) BETWEEN 60 AND 315360000"
+				condition := "typeof(" + name + ") IN ('integer', 'real') AND " + name + divisor + " - CAST(strftime('%s', 'now') AS INTEGER) BETWEEN 60 AND " + strconv.Itoa(buffer.UnixAhead(column))
 				fix := projection.NoDelay(column, c.due(s, column, name+divisor+" <= CAST(strftime('%s', 'now') AS INTEGER)"))
 				c.countWaiting(ctx, d, column, condition, func(n string) { d.findings = append(d.findings, projection.Early(n, table, column, fix)) })
 			}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -32,6 +33,7 @@ func (d *diagnosis) custom(ctx context.Context, events catalog.Table) {
 	} else {
 		d.uuidKey(ctx, events)
 	}
+	d.children(ctx, events)
 	d.conditional(ctx, events)
 	d.marks(ctx, events)
 	d.triggers(ctx, events)
@@ -46,6 +48,18 @@ func (d *diagnosis) custom(ctx context.Context, events catalog.Table) {
 	d.postponed(ctx, events)
 	d.ended(ctx, events)
 	d.projection(ctx)
+}
+
+const childrenSQL = `
+SELECT string_agg(inhrelid::regclass::text, ', ' ORDER BY inhrelid::regclass::text) FROM pg_inherits
+WHERE inhparent = $1::regclass AND (SELECT relkind = 'r' FROM pg_class WHERE oid = inhparent) HAVING count(*) > 0`
+
+// children adds tables that inherit from the table. Their rows are events, too.
+func (d *diagnosis) children(ctx context.Context, events catalog.Table) {
+	d.query(ctx, aboutCustom, childrenSQL, func(v []string) {
+		d.warn(aboutCustom, v[0]+" inherits from table "+events.Quoted+": its rows are events, too, are sent without its own columns, and deleted; no key is unique in both, and two rows with one id cannot be sent",
+			"name tables without children as source.table, each in a pipeline of its own; or: ALTER TABLE <child> NO INHERIT "+events.Quoted)
+	}, events.Quoted)
 }
 
 // sentBefore adds rows that look as if a loop had sent them, among some of those that wait.
@@ -209,9 +223,9 @@ func (d *diagnosis) postponed(ctx context.Context, events catalog.Table) {
 			}
 			fix := projection.NoDelay(c, d.due(c, pg.Quote(cmp.Or(d.state.Custom.Inserted(), "created_at"))+" + "+due+" <= now()"))
 			d.countWaiting(ctx, events, column, column+" > "+zero, func(n string) { d.findings = append(d.findings, projection.Span(n, events.Quoted, c, fix)) })
-		case isInteger && buffer.LooksTime(c) && (buffer.LooksDelay(c) || buffer.MayDelay(c)):
+		case isInteger && buffer.UnixAhead(c) > 0 && (buffer.LooksDelay(c) || buffer.MayDelay(c)):
 			for _, divisor := range []string{"1", "1000"} { // seconds or milliseconds, up to ten years ahead
-				condition := column + "::numeric / " + divisor + " BETWEEN " + now + " + 60 AND " + now + " + 315360000"
+				condition := column + "::numeric / " + divisor + " BETWEEN " + now + " + 60 AND " + now + " + " + strconv.Itoa(buffer.UnixAhead(c))
 				due := "to_timestamp(" + strings.TrimSuffix(column+" / "+divisor+".0", " / 1.0") + ") <= now()"
 				d.countWaiting(ctx, events, column, condition, func(n string) {
 					d.findings = append(d.findings, projection.Early(n, events.Quoted, c, projection.NoDelay(c, d.due(c, due))))
