@@ -970,3 +970,18 @@ func TestWork_RefusedDeadLetter(t *testing.T) {
 		})
 	}
 }
+
+// TestWork_NoEventLeft: a batch of which nothing is left and nothing was delivered is named in the log.
+func TestWork_NoEventLeft(t *testing.T) {
+	t.Parallel()
+	for _, delivered := range [][]int64{nil, {101}} {
+		b := newHarness(nil)
+		batch := batchOf(3)
+		batch.Events, batch.FirstID, batch.Counted, batch.Delivered = nil, 101, 3, delivered
+		_, _, err := b.work(t, batch)
+		expectError(t, err, nil)
+		expect(t, "verdict", b.settled[0].Verdict, buffer.Delivered)
+		want := fmt.Sprintf("level=WARN msg=\"no event of a batch is left, and none was delivered: the application deleted them, or the table was replaced\" group_id=%s events=3 first_id=101", batch.GroupID)
+		expect(t, "warned", strings.Contains(b.log.String(), want), delivered == nil)
+	}
+}

@@ -243,7 +243,11 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 	}
 	w.failedReads.forget(l.GroupID)
 	switch {
-	case l.Len() == 0: // the application deleted them: only the ledger row is left
+	case l.Len() == 0: // only the ledger row is left
+		if !l.DeliveryRecorded() {
+			w.config.Log.WarnContext(ctx, "no event of a batch is left, and none was delivered: the application deleted them, or the table was replaced",
+				"group_id", l.GroupID, "events", l.Counted, "first_id", l.FirstID)
+		}
 		return attempt{outcomes: []buffer.Outcome{{Verdict: buffer.Delivered}}}, nil
 	case l.DeliveryRecorded():
 		if rest := w.policy.freeRest(l); rest != nil {

@@ -17,7 +17,7 @@ func TestDoctor_Values(t *testing.T) {
 	db.exec(zone)
 	db.exec(`CREATE TYPE stage AS ENUM ('ready', 'delivered');
 		CREATE TABLE notes (id bigserial PRIMARY KEY, topic text, visible_after timestamptz, start_time timestamptz, publish_on date, expires_at timestamptz, scheduled_for timestamp,
-			read_at timestamp, aasm_state text, stage stage, event_type text, created_at timestamptz DEFAULT now(), group_id uuid);
+			read_at timestamp, opens time, aasm_state text, stage stage, event_type text, created_at timestamptz DEFAULT now(), group_id uuid);
 		INSERT INTO notes (visible_after, start_time, publish_on, expires_at, scheduled_for, read_at, aasm_state, stage, event_type)
 		SELECT now() + interval '1 day', now() + interval '1 day', current_date + 5, now() + interval '1 day', now() AT TIME ZONE 'America/New_York' + h * interval '1 hour',
 			now() AT TIME ZONE 'UTC', 'sent', 'delivered', 'sent' FROM unnest(ARRAY[1, 2, 7]) h;
@@ -32,7 +32,7 @@ func TestDoctor_Values(t *testing.T) {
 	for _, want := range []string{
 		"wait whose visible_after lies in the future (3 of the first 1000): they are sent at once > if it does not delay rows, add a comment to source.project: -- no delay: visible_after; if it does: set source.available_at: visible_after",
 		"wait whose start_time lies in the future (3 of",
-		"wait whose publish_on lies in the future (3 of the first 1000): they are sent at once > if it does not delay rows, add a comment to source.project: -- no delay: publish_on; if it does: name the condition as source.where, such as \"publish_on\" <= CURRENT_DATE",
+		"wait whose publish_on lies in the future (3 of the first 1000): they are sent at once > if it does not delay rows, add a comment to source.project: -- no delay: publish_on; if it does: name the condition as source.where, such as \"publish_on\" IS NULL OR \"publish_on\" + coalesce(\"opens\", '00:00') <= localtimestamp",
 		"wait whose scheduled_for lies in the future (3 of the first 1000): they are sent at once > set source.available_at: scheduled_for, after: ALTER TABLE",
 		"TYPE timestamptz USING \"scheduled_for\" AT TIME ZONE 'America/New_York' -- or 'UTC', if they hold UTC",
 		"(3 of the first 1000: lower(\"aasm_state\"::text) IN (",
@@ -71,15 +71,15 @@ func TestDoctor_Numbers(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			db := newAppDatabase(t, sqlite)
-			id, now, later, more, wants := "bigserial", "extract(epoch FROM now())::bigint", "now() + interval '1 day'", ", wait interval", []string{
-				`> if it does not delay rows, add a comment to source.project: -- no delay: due_ms; if it does: name the condition as source.where, such as to_timestamp("due_ms" / 1000.0) <= now()`,
-				`such as to_timestamp("due") <= now()`, `such as "created_at" + "delay_seconds" * interval '1 second' <= now()`,
+			id, now, later, more, wants := "bigserial", "extract(epoch FROM now())::bigint", "now() + interval '1 day'", ", wait interval NOT NULL DEFAULT '0'", []string{
+				`> if it does not delay rows, add a comment to source.project: -- no delay: due_ms; if it does: name the condition as source.where, such as "due_ms" IS NULL OR to_timestamp("due_ms" / 1000.0) <= now()`,
+				`such as "due" IS NULL OR to_timestamp("due") <= now()`, `such as "delay_seconds" IS NULL OR "created_at" + "delay_seconds" * interval '1 second' <= now()`,
 				`wait whose wait is greater than 0 (2 of`, `such as "created_at" + "wait" <= now()`,
 			}
 			if sqlite {
 				id, now, later, more, wants = "INTEGER", "CAST(strftime('%s', 'now') AS INTEGER)", "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '+1 day')", "", []string{
-					`such as "due_ms" / 1000 <= CAST(strftime('%s', 'now') AS INTEGER)`, `such as julianday("created_at") + "delay_seconds" / 86400.0 <= julianday('now')`,
-					`wait whose visible_after lies in the future (2 of the first 1000): they are sent at once > if it does not delay rows, add a comment to source.project: -- no delay: visible_after; if it does: name the condition as source.where, such as julianday("visible_after") <= julianday('now')`,
+					`such as "due_ms" IS NULL OR "due_ms" / 1000 <= CAST(strftime('%s', 'now') AS INTEGER)`, `such as "delay_seconds" IS NULL OR julianday("created_at") + "delay_seconds" / 86400.0 <= julianday('now')`,
+					`wait whose visible_after lies in the future (2 of the first 1000): they are sent at once > if it does not delay rows, add a comment to source.project: -- no delay: visible_after; if it does: name the condition as source.where, such as "visible_after" IS NULL OR julianday("visible_after") <= julianday('now')`,
 					`(2 of the first 1000: lower("stage") IN (`, "-- no mark: stage",
 				}
 			}
@@ -87,9 +87,9 @@ func TestDoctor_Numbers(t *testing.T) {
 			if sqlite {
 				group = "TEXT"
 			}
-			db.exec("CREATE TABLE notes (id " + id + " PRIMARY KEY, topic TEXT, due BIGINT, due_ms BIGINT, number BIGINT, expires_at BIGINT, delay_seconds INT, visible_after " + map[bool]string{true: "TEXT", false: "timestamptz"}[sqlite] +
+			db.exec("CREATE TABLE notes (id " + id + " PRIMARY KEY, topic TEXT, due BIGINT, due_ms BIGINT, tick BIGINT, number BIGINT, expires_at BIGINT, delay_seconds INT, visible_after " + map[bool]string{true: "TEXT", false: "timestamptz"}[sqlite] +
 				", stage TEXT, aasm_state TEXT, created_at " + map[bool]string{true: "TEXT", false: "timestamptz"}[sqlite] + more + ", group_id " + group + ")")
-			db.exec("INSERT INTO notes (topic, due, due_ms, number, expires_at, delay_seconds, visible_after, stage, aasm_state) SELECT 'sent', n, n * 1000, n, n, 3600, " + later + ", 'delivered', 'Failed' FROM (SELECT " + now + " + 3600 AS n) AS x")
+			db.exec("INSERT INTO notes (topic, due, due_ms, tick, number, expires_at, delay_seconds, visible_after, stage, aasm_state) SELECT 'sent', n, n * 1000, n * 1000, n, n, 3600, " + later + ", 'delivered', 'Failed' FROM (SELECT " + now + " + 3600 AS n) AS x")
 			db.exec("INSERT INTO notes (topic, due, due_ms, number, expires_at, delay_seconds, visible_after, stage, aasm_state) SELECT 'sent', n, n * 1000, n, n, 3600, " + later + ", 'delivered', 'Failed' FROM (SELECT " + now + " + 3600 AS n) AS x")
 			db.exec("INSERT INTO notes (due, due_ms, delay_seconds, stage) SELECT n, n * 1000, 0, 'new' FROM (SELECT " + now + " AS n) AS x")
 			if !sqlite {
@@ -102,7 +102,7 @@ func TestDoctor_Numbers(t *testing.T) {
 			do(t, nil, "migrate", "-c", path).want(t, 0, "p: ", "")
 			said := doctorJSON(t, path, 0)
 			rows := said.find("p", "warning", "rows")
-			for _, want := range append(wants, "wait whose due lies in the future (2 of", "wait whose due_ms lies in the future (2 of", "wait whose delay_seconds is greater than 0 (2 of the first 1000): they are sent at once",
+			for _, want := range append(wants, "wait whose tick lies in the future (1 of", "wait whose due lies in the future (2 of", "wait whose due_ms lies in the future (2 of", "wait whose delay_seconds is greater than 0 (2 of the first 1000): they are sent at once",
 				`given up or withdrawn (2 of the first 1000: NOT (lower("aasm_state"`, "IN ('failed', ", "-- no mark: aasm_state") {
 				if !strings.Contains(rows, want) {
 					t.Errorf("doctor does not say %s, but\n%s", want, rows)
@@ -113,7 +113,7 @@ func TestDoctor_Numbers(t *testing.T) {
 					t.Errorf("doctor warns of %s:\n%s", name, rows)
 				}
 			}
-			said = doctorJSON(t, config(" -- no delay: due, due_ms, delay_seconds, wait, visible_after -- no mark: stage, aasm_state"), 0)
+			said = doctorJSON(t, config(" -- no delay: due, tick, due_ms, delay_seconds, wait, visible_after -- no mark: stage, aasm_state"), 0)
 			if rows := said.find("p", "warning", "rows"); rows != "" {
 				t.Errorf("with comments, doctor says\n%s", rows)
 			}

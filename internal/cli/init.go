@@ -335,7 +335,7 @@ func nextSteps(d *scaffold.Draft, catalog *introspect.Database, sink string, oth
 		fmt.Fprintf(&b, "%s\n", wrapped(redact("--table names another table of events; there are also: "+list)))
 	}
 	b.WriteString(redact(whatIsSent(d, custom)))
-	for _, warning := range warnings(d) {
+	for _, warning := range warnings(d, catalog.Zone) {
 		fmt.Fprintf(&b, "\n%s\n", wrapped(redact(warning.Text)))
 		if warning.Lines != nil {
 			fmt.Fprintf(&b, "\n    %s\n", redact(strings.Join(warning.Lines, "\n    ")))
@@ -404,8 +404,8 @@ func whatIsSent(d *scaffold.Draft, custom buffer.CustomTable) string {
 	return b.String()
 }
 
-// warnings are about what the API requires, and about custom tables.
-func warnings(d *scaffold.Draft) []scaffold.Notice {
+// warnings are about what the API requires, and about custom tables. zone is the database's; "" if it is UTC.
+func warnings(d *scaffold.Draft, zone string) []scaffold.Notice {
 	var all []scaffold.Notice
 	add := func(text string) { all = append(all, scaffold.Notice{Text: text}) }
 	for _, warning := range d.Warnings() {
@@ -439,7 +439,7 @@ func warnings(d *scaffold.Draft) []scaffold.Notice {
 	}
 	if column, needs := d.Source.Undelayed(); column != "" {
 		add("Warning: " + column + " looks like the time before which a row must not be sent. Rows are sent at once, because source.available_at needs " + needs +
-			" (docs/enqueue.md#delayed-events). If it is that time, change the table, or name the condition as source.where (docs/tables.md).")
+			" (docs/enqueue.md#delayed-events). If it is that time, change the table, or " + d.Source.Due(column, zone) + " (docs/tables.md)." + d.Source.LocalDelay(column, zone))
 	}
 	if !d.Source.HasAges() {
 		one := "If one does"

@@ -18,17 +18,19 @@ func TestInit_Delay(t *testing.T) {
 		later            string // than now
 		needs            string // of source.available_at; "" if it becomes that
 		fix              string
+		where            string // that init proposes
 	}{
-		"postgres": {false, "bigserial PRIMARY KEY", `"scheduledFor"`, "timestamptz", "now() + interval '1 day'", "", "set source.available_at: scheduledFor"},
-		"journal":  {false, "bigserial PRIMARY KEY, sent_at timestamptz", "deliver_at", "timestamptz", "now() + interval '1 day'", "", "set source.available_at: deliver_at"},
-		"after":    {false, "bigserial PRIMARY KEY", "send_after", "timestamptz", "now() + interval '1 day'", "", "set source.available_at: send_after"},
+		"postgres": {false, "bigserial PRIMARY KEY", `"scheduledFor"`, "timestamptz", "now() + interval '1 day'", "", "set source.available_at: scheduledFor", ""},
+		"journal":  {false, "bigserial PRIMARY KEY, sent_at timestamptz", "deliver_at", "timestamptz", "now() + interval '1 day'", "", "set source.available_at: deliver_at", ""},
+		"after":    {false, "bigserial PRIMARY KEY", "send_after", "timestamptz", "now() + interval '1 day'", "", "set source.available_at: send_after", ""},
 		"without zone": {
 			false, "bigserial PRIMARY KEY", "run_at", "timestamp", "now() + interval '2 days'", "a timestamptz",
 			"set source.available_at: run_at, after: ALTER TABLE public.reminders ALTER COLUMN \"run_at\" TYPE timestamptz USING \"run_at\" AT TIME ZONE 'Asia/Kathmandu' -- or 'UTC', if they hold UTC",
+			"such as run_at IS NULL OR run_at <= now() AT TIME ZONE 'UTC' (docs/tables.md). It has no time zone, and the database's is Asia/Kathmandu:",
 		},
-		"uuid":           {false, "uuid PRIMARY KEY DEFAULT gen_random_uuid()", "send_at", "timestamptz", "now() + interval '1 day'", "an integer that grows, as the primary key or source.cursor", "set source.available_at: send_at"},
-		"sqlite":         {true, "INTEGER PRIMARY KEY AUTOINCREMENT", "not_before", "TEXT", "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '+1 day')", "PostgreSQL", "source.where"},
-		"sqlite journal": {true, "INTEGER PRIMARY KEY AUTOINCREMENT, sent_at TEXT", "visibleAt", "TEXT", "datetime('now', '+1 day')", "PostgreSQL", "source.where"},
+		"uuid":           {false, "uuid PRIMARY KEY DEFAULT gen_random_uuid()", "send_at", "timestamptz", "now() + interval '1 day'", "an integer that grows, as the primary key or source.cursor", "set source.available_at: send_at", "or name the condition as source.where, such as send_at IS NULL OR send_at <= now() (docs"},
+		"sqlite":         {true, "INTEGER PRIMARY KEY AUTOINCREMENT", "not_before", "TEXT", "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '+1 day')", "PostgreSQL", "source.where", "such as not_before IS NULL OR julianday(not_before) <= julianday('now') (docs"},
+		"sqlite journal": {true, "INTEGER PRIMARY KEY AUTOINCREMENT, sent_at TEXT", "visibleAt", "TEXT", "datetime('now', '+1 day')", "PostgreSQL", "source.where", "set source.where: sent_at IS NULL AND (\"visibleAt\" IS NULL OR julianday(\"visibleAt\") <= julianday('now'))"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -50,6 +52,9 @@ func TestInit_Delay(t *testing.T) {
 			if c.needs != "" {
 				if want := "Warning: " + column + " looks like the time before which a row must not be sent. Rows are sent at once, because source.available_at needs " + c.needs + " ("; !strings.Contains(said, want) || strings.Contains(string(text), "\n      available_at:") {
 					t.Errorf("init says %s and writes\n%s", said, text)
+				}
+				if !strings.Contains(said, c.where) {
+					t.Errorf("init does not say %s, but %s", c.where, said)
 				}
 			} else {
 				index := "CREATE INDEX CONCURRENTLY ON reminders (" + c.column + ") WHERE " + c.column + " IS NOT NULL"

@@ -18,16 +18,16 @@ func TestInit_Values(t *testing.T) {
 		"postgres": {
 			false,
 			`CREATE TYPE stage AS ENUM ('ready', 'delivered');
-			CREATE TABLE "Notes" (id bigserial PRIMARY KEY, event_type text, data jsonb, visible_after timestamptz, "startTime" timestamp, publish_on date, due bigint, delay_seconds int,
+			CREATE TABLE "Notes" (id bigserial PRIMARY KEY, event_type text, data jsonb, visible_after timestamptz, "startTime" timestamp, publish_on date, due bigint, tick bigint, delay_seconds int,
 				aasm_state text DEFAULT 'pending', stage stage, expires_at timestamptz, number bigint, read_by timestamptz, group_id uuid)`,
-			`INSERT INTO "Notes" (event_type, visible_after, "startTime", publish_on, due, delay_seconds, aasm_state, stage, expires_at, number, read_by)
-			SELECT 'sent', now() + interval '1 day', now() + interval '2 days', current_date + 5, extract(epoch FROM now()) + 3600, 3600, 'sent', 'delivered', now() + interval '1 day',
+			`INSERT INTO "Notes" (event_type, visible_after, "startTime", publish_on, due, tick, delay_seconds, aasm_state, stage, expires_at, number, read_by)
+			SELECT 'sent', now() + interval '1 day', now() + interval '2 days', current_date + 5, extract(epoch FROM now()) + 3600, extract(epoch FROM now()) * 1000 + 3600000, 3600, 'sent', 'delivered', now() + interval '1 day',
 				extract(epoch FROM now()) + 3600, now() FROM generate_series(1, 3)`,
 			`INSERT INTO "Notes" (data, delay_seconds) VALUES ('{}', 0)`,
 			[]string{
 				"Warning: 3 of the newest 4 rows have a visible_after in the future, and are sent at once. If it delays rows, add to source (relay doctor then names the index that it needs): available_at: visible_after ",
 				"3 of the newest 4 rows have a startTime in the future, and are sent at once. If it delays rows, name the condition as source.where",
-				"rows have a publish_on in the future", "rows have a due in the future", "rows have a delay_seconds greater than 0",
+				"rows have a publish_on in the future", "rows have a due in the future", "rows have a tick in the future", "rows have a delay_seconds greater than 0",
 				"by the values of aasm_state. The relay does not look at it, and would send them again. If it says which rows are events, add to source, with your values: where: 'aasm_state = ''pending''' done: mark mark: {aasm_state: '''sent'''}",
 				"by the values of stage.",
 				"3 of the newest 4 rows have no data, which is the payload. An event without payload becomes a dead letter. If they are events, send something else for them, such as coalesce(e.data, '{}') AS payload;",

@@ -41,6 +41,8 @@ type Table struct {
 	Key []string
 	// IsPartitioned reports whether the rows are in partitions, so that no column but the partition key can be unique. Always false on SQLite.
 	IsPartitioned bool
+	// IsInherited reports whether other tables inherit from it: a SELECT returns their rows, too, without their own columns. Always false on SQLite.
+	IsInherited bool
 	// Refs are the foreign keys of one column, in the order of the columns, and then the inferred ones.
 	Refs []Ref
 	// ReferredBy names the tables that have a foreign key to this one.

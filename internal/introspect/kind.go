@@ -97,6 +97,9 @@ func (t *Table) Unsuitable() string {
 	if why := t.unsuitableKey(); why != "" {
 		return why
 	}
+	if t.IsInherited {
+		return "other tables inherit from it; expected a table without children, because their rows would be sent without their own columns and then deleted"
+	}
 	types := []string{"uuid"}
 	if t.Schema == "" {
 		types = []string{"text", "blob", "uuid"}

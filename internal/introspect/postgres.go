@@ -27,7 +27,7 @@ WHERE s.name = 'TimeZone' GROUP BY s.reset_val`
 
 // Partitions are left out; their table is listed.
 const tablesSQL = `
-SELECT c.oid, n.nspname::text, c.relname::text, c.relkind = 'p',
+SELECT c.oid, n.nspname::text, c.relname::text, c.relkind = 'p', c.relkind = 'r' AND EXISTS (SELECT FROM pg_inherits i WHERE i.inhparent = c.oid),
        array_remove(ARRAY[
            CASE WHEN NOT has_table_privilege(c.oid, 'SELECT') THEN 'SELECT' END,
            CASE WHEN NOT has_table_privilege(c.oid, 'UPDATE') THEN 'UPDATE' END,
@@ -111,6 +111,7 @@ func (d *Database) readPostgres(ctx context.Context, tx pgx.Tx) error {
 	var (
 		schema, name, to string
 		canCreate, parts bool
+		inherited        bool
 		missing          []string
 		oid, toOID       uint32
 		at, columns      int
@@ -123,8 +124,8 @@ func (d *Database) readPostgres(ctx context.Context, tx pgx.Tx) error {
 	}{
 		{schemasSQL, []any{&schema, &canCreate}, func() { d.Schemas[schema] = canCreate }},
 		{viewsSQL, []any{&schema, &name}, func() { d.Views = append(d.Views, &Table{Schema: schema, Name: name}) }},
-		{tablesSQL, []any{&oid, &schema, &name, &parts, &missing}, func() {
-			t := &Table{Schema: schema, Name: name, IsPartitioned: parts, MissingPrivileges: missing}
+		{tablesSQL, []any{&oid, &schema, &name, &parts, &inherited, &missing}, func() {
+			t := &Table{Schema: schema, Name: name, IsPartitioned: parts, IsInherited: inherited, MissingPrivileges: missing}
 			tables[oid], oids, missing = t, append(oids, oid), nil
 			d.Tables = append(d.Tables, t)
 		}},

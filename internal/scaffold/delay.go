@@ -2,6 +2,7 @@ package scaffold
 
 import (
 	"slices"
+	"strings"
 
 	"github.com/outboxrelay/relay/internal/introspect"
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -58,6 +59,42 @@ func (s *Source) Undelayed() (column, needs string) {
 		return all[0].Name, s.unfit(all[0])
 	}
 	return "", ""
+}
+
+// Due returns what to do to keep rows until the time in a column: the condition for source.where. A timestamp without time zone is compared in UTC if
+// the database's zone is another one, which is zone.
+func (s *Source) Due(column, zone string) string {
+	c, name, condition := s.Table.Column(column), identifier(column), ""
+	switch {
+	case s.Driver == "sqlite" && (c.Integer() || c.Type == "real"), c.Integer(): // in seconds or milliseconds
+	case s.Driver == "sqlite":
+		condition = "julianday(" + name + ") <= julianday('now')"
+	case c.Type == "timestamp without time zone" && zone != "":
+		condition = name + " <= now() AT TIME ZONE 'UTC'"
+	case strings.HasPrefix(c.Type, "timestamp"):
+		condition = name + " <= now()"
+	case c.Type == "date":
+		condition = name + " <= CURRENT_DATE"
+	}
+	if condition != "" && !c.NotNull {
+		condition = name + " IS NULL OR " + condition
+	}
+	m, marked := s.mark()
+	switch {
+	case condition == "":
+		return "name the condition as source.where"
+	case marked:
+		return "set source.where: " + m.where + " AND (" + condition + ")"
+	}
+	return "name the condition as source.where, such as " + condition
+}
+
+// LocalDelay returns a warning about a column that says when a row may be sent, and may hold UTC although the database's zone is another one; "" if it does not.
+func (s *Source) LocalDelay(column, zone string) string {
+	if c := s.Table.Column(column); zone == "" || c.Type != "timestamp without time zone" {
+		return ""
+	}
+	return " It has no time zone, and the database's is " + zone + ": that compares it with the time in UTC, as many frameworks write it. If rows hold local time, write now() instead of now() AT TIME ZONE 'UTC'."
 }
 
 // writeDelay names the column that delays events.

@@ -16,6 +16,8 @@ type Fix struct {
 func FixTable(driver string, t *introspect.Table) Fix {
 	alter := "ALTER TABLE " + tableName(driver, t) + " "
 	switch identifying := t.Identifying(); {
+	case !t.LacksKey() && t.IsInherited:
+		return Fix{What: "name a table without children"}
 	case !t.LacksKey():
 		return Fix{
 			"if your application can call its column differently", "rename it",

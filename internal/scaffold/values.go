@@ -3,6 +3,7 @@ package scaffold
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/outboxrelay/relay/internal/introspect"
@@ -85,14 +86,16 @@ func (s *Source) later(c *introspect.Column) []Probe {
 		return nil
 	}
 	condition := ""
-	switch isTimed := number && buffer.LooksTime(c.Name); {
-	case s.Driver == "postgres" && isTimed: // a Unix time in seconds or milliseconds, up to ten years ahead
+	switch ahead := strconv.Itoa(buffer.UnixAhead(c.Name)); {
+	case number && ahead == "0":
+		return nil
+	case s.Driver == "postgres" && number: // a Unix time in seconds or milliseconds, up to ten years ahead
 		const now = "extract(epoch FROM now())"
-		condition = name + " - " + now + " BETWEEN 60 AND 315360000 OR " + name + " / 1000 - " + now + " BETWEEN 60 AND 315360000"
-	case s.Driver == "sqlite" && isTimed:
+		condition = name + " - " + now + " BETWEEN 60 AND " + ahead + " OR " + name + " / 1000 - " + now + " BETWEEN 60 AND " + ahead
+	case s.Driver == "sqlite" && number:
 		const now = "CAST(strftime('%s', 'now') AS INTEGER)"
-		condition = name + " - " + now + " BETWEEN 60 AND 315360000 OR " + name + " / 1000 - " + now + " BETWEEN 60 AND 315360000"
-	case s.Driver == "sqlite" && !number:
+		condition = name + " - " + now + " BETWEEN 60 AND " + ahead + " OR " + name + " / 1000 - " + now + " BETWEEN 60 AND " + ahead
+	case s.Driver == "sqlite":
 		condition = "typeof(" + name + ") = 'text' AND " + name + " GLOB '[0-9][0-9][0-9][0-9]-*' AND julianday(" + name + ") > max(julianday('now'), julianday('now', 'localtime')) + 1.0 / 1440"
 	case c.Type == "timestamp with time zone":
 		condition = name + " > now() + interval '1 minute'"

@@ -88,6 +88,8 @@ type Lease struct {
 	Attempts, Outages int
 	// History is what was tried before this lease.
 	History History
+	// Counted is how many events the ledger counts in the batch; 0 for a fresh claim. The application may have deleted some since.
+	Counted int
 	// Delivered names the ids that reached the sink although they could not be deleted yet. It is not empty
 	// only for a batch that was marked delivered and taken over: the batch is settled, not sent.
 	Delivered []int64

@@ -92,6 +92,8 @@ var (
 	state = regexp.MustCompile(`stat(e|us)$`)
 	// span is the name of a duration, and its unit.
 	span = regexp.MustCompile(`^(?:delay|wait|defer|snooze|hold|sleep|postpone)(?:ed|red)?(?:by|for|time|in)?(s|secs?|seconds?|ms|millis|milliseconds?|m|mins?|minutes?|h|hours?|d|days?)?$`)
+	// noTime are names of integers that may be as large as a Unix time and are none.
+	noTime = regexp.MustCompile(`(^|[^a-z])(id|no|nr|num)$|number|phone|mobile|fax|zip|code|ref|key|hash|seed|version|rev|seq|offset|position|count|amount|total|price|cents|bytes|size|crc|sum|cursor|account`)
 	// timed is the end, or the beginning, of the name of a time.
 	timed = regexp.MustCompile(`(at|on|ts|date|time|timestamp|epoch|unix|due|when|eta|until|after|before)_?(utc|s|sec|seconds|ms|millis|milliseconds|epoch|unix)?$` +
 		`|^(due|eta|epoch|unix|time|date|start|publish|schedul)`)
@@ -119,8 +121,17 @@ func LooksSpan(column string) (unit string, ok bool) {
 	return "second", true
 }
 
-// LooksTime reports whether the name of a column suggests a time, so that an integer may be a Unix time.
-func LooksTime(column string) bool { return timed.MatchString(strings.ToLower(column)) }
+// UnixAhead returns how many seconds ahead an integer may be for a Unix time, as far as the name of its column says: ten years if it suggests a time, one
+// year if it suggests nothing, 0 for an id or a number of something.
+func UnixAhead(column string) int {
+	switch name := strings.ToLower(column); {
+	case timed.MatchString(name):
+		return 315_360_000
+	case noTime.MatchString(name):
+		return 0
+	}
+	return 31_536_000
+}
 
 // letters are those of a name, in lower case.
 func letters(name string) string {

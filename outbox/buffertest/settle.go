@@ -280,6 +280,7 @@ func settleVanished(t *testing.T, h Harness) {
 	vanish(ids[2])
 	b = lose(t, f, b, f.Buffer)
 	equal(t, "events left", b.IDs(), []int64(nil))
+	equal(t, "events that the ledger counts", b.Counted, 1)
 	settle(t, f.Buffer, b, delivered())
 	empty(t, f)
 }

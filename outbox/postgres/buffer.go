@@ -257,7 +257,7 @@ func (b *Buffer) orphaned(ctx context.Context) ([]buffer.Finding, error) {
 	if err != nil || t == nil {
 		return found, err
 	}
-	left, err := b.base.FindLeft(ctx, &t.Tables)
+	left, err := b.AlsoOwned(ctx)
 	return append(found, left...), err
 }
 

@@ -72,13 +72,18 @@ func (b *Buffer) HiddenTransactions(ctx context.Context, before []buffer.VacuumB
 	return doctor.Hidden(ctx, b.db, b.config.Supervisor, before)
 }
 
-// AlsoOwned returns findings about tables that the pipeline owned before and in which events are left.
+// AlsoOwned returns findings about tables that the pipeline owned before and in which events are left, under its own name or another one.
 func (b *Buffer) AlsoOwned(ctx context.Context) ([]buffer.Finding, error) {
 	t := b.table.Load()
 	if t == nil {
 		return nil, nil
 	}
-	return b.base.FindLeft(ctx, &t.Tables)
+	found, err := b.base.FindLeft(ctx, &t.Tables)
+	if err != nil {
+		return nil, err
+	}
+	replaced, err := b.base.FindReplaced(ctx, &t.Tables)
+	return append(found, replaced...), err
 }
 
 // LeftBehind returns how many events are in other tables that the pipeline owned before and from which no relay that runs sends, up to 1,000 in each. Custom tables do

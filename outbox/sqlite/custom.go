@@ -43,6 +43,7 @@ func (c *customTable) close() error { return c.reads.Close() }
 type shape struct {
 	generation, version int64
 	columns             []string // without generated ones
+	notNull             []string // columns that cannot be NULL
 	bytes               bool     // group_id holds the 16 bytes of the uuid, not its text
 	ages                bool     // a column says when an event was inserted
 	names               *strings.Replacer
@@ -54,7 +55,7 @@ const (
 SELECT schema_version FROM pragma_schema_version`
 
 	customColumnsSQL = `
-SELECT name, upper(type), hidden FROM pragma_table_xinfo(?1)`
+SELECT name, upper(type), hidden, "notnull" OR pk > 0 FROM pragma_table_xinfo(?1)`
 )
 
 // begin reads the table's definition if it may have changed since the last time.
@@ -86,9 +87,13 @@ func (c *customTable) readShape(ctx context.Context, tx *sql.Tx, s *shape) error
 		var (
 			name, declared string
 			hidden         int
+			notNull        bool
 		)
-		if err := rows.Scan(&name, &declared, &hidden); err != nil {
+		if err := rows.Scan(&name, &declared, &hidden, &notNull); err != nil {
 			return err
+		}
+		if notNull {
+			s.notNull = append(s.notNull, name)
 		}
 		if strings.EqualFold(name, "group_id") {
 			s.bytes = isBytes(declared)

@@ -200,9 +200,11 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 	}
 	if c.b.config.Custom.Where == "" {
 		c.marks(ctx, d, s.columns)
+	} else {
+		c.undecided(ctx, d)
 	}
-	c.early(ctx, d, s.columns)
-	c.postponed(ctx, d, s.columns)
+	c.early(ctx, d, s)
+	c.postponed(ctx, d, s)
 	c.ended(ctx, d, s.columns)
 	if step := tableScan(steps); step != "" {
 		fix := "create an index on the column by which that table is joined"

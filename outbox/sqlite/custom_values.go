@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -91,14 +92,14 @@ func (c *customTable) ended(ctx context.Context, d *diagnosis, columns []string)
 
 // early adds rows that are sent before the time in a column whose name or values suggest that they must not be, or that is to say when they were
 // inserted, among some of those that wait.
-func (c *customTable) early(ctx context.Context, d *diagnosis, columns []string) {
-	for _, column := range columns {
+func (c *customTable) early(ctx context.Context, d *diagnosis, s *shape) {
+	for _, column := range s.columns {
 		inserted, named := c.isInserted(column), buffer.LooksDelay(column)
 		if c.excludes(column) || !inserted && !named && (!buffer.MayDelay(column) || c.b.config.Custom.Excepted(column)) {
 			continue
 		}
 		name, now := db.Quote(column), "julianday('now')"
-		fix := projection.Where("julianday(" + name + ") <= julianday('now')")
+		fix := c.due(s, column, "julianday("+name+") <= julianday('now')")
 		switch {
 		case inserted: // the application's clock may be ahead, and it may write local time
 			now = "max(" + now + ", julianday('now', 'localtime')) + 5.0 / 1440"
@@ -113,6 +114,22 @@ func (c *customTable) early(ctx context.Context, d *diagnosis, columns []string)
 	}
 }
 
+// due is what to do to keep rows until a condition on a column holds. Rows without a value are not delayed.
+func (c *customTable) due(s *shape, column, condition string) string {
+	return projection.Where(projection.OrNull(db.Quote(column), condition, !slices.Contains(s.notNull, column)), c.b.config.Custom.Where)
+}
+
+// undecided adds rows for which source.where is NULL.
+func (c *customTable) undecided(ctx context.Context, d *diagnosis) {
+	const looked = 10_000
+	table := db.Quote(c.b.config.Table)
+	var n int
+	err := c.b.db.QueryRowContext(ctx, "SELECT count(*) FROM (SELECT (\n"+c.b.config.Custom.Where+"\n) AS is_event FROM "+table+" AS e WHERE e.group_id IS NULL ORDER BY e.rowid DESC LIMIT ?1) WHERE is_event IS NULL", looked).Scan(&n)
+	if !d.failed("rows", err) && n > 0 {
+		d.findings = append(d.findings, projection.Undecided(strconv.Itoa(n), strconv.Itoa(looked), table))
+	}
+}
+
 // isInserted reports whether ages are measured by the column.
 func (c *customTable) isInserted(column string) bool {
 	return strings.EqualFold(column, cmp.Or(c.b.config.Custom.CreatedAt, "created_at"))
@@ -122,22 +139,22 @@ func (c *customTable) isInserted(column string) bool {
 var perDay = map[string]string{"millisecond": "86400000.0", "second": "86400.0", "minute": "1440.0", "hour": "24.0", "day": "1.0"}
 
 // postponed adds rows that are sent before the Unix time in a column, or before the time has passed that a column says.
-func (c *customTable) postponed(ctx context.Context, d *diagnosis, columns []string) {
+func (c *customTable) postponed(ctx context.Context, d *diagnosis, s *shape) {
 	table := db.Quote(c.b.config.Table)
-	for _, column := range columns {
+	for _, column := range s.columns {
 		name := db.Quote(column)
 		unit, isSpan := buffer.LooksSpan(column)
 		switch {
 		case c.excludes(column), c.isInserted(column), c.b.config.Custom.Excepted(column):
 		case isSpan:
-			fix := projection.NoDelay(column, projection.Where("julianday("+db.Quote(cmp.Or(c.b.config.Custom.CreatedAt, "created_at"))+") + "+name+" / "+perDay[unit]+" <= julianday('now')"))
+			fix := projection.NoDelay(column, c.due(s, column, "julianday("+db.Quote(cmp.Or(c.b.config.Custom.CreatedAt, "created_at"))+") + "+name+" / "+perDay[unit]+" <= julianday('now')"))
 			c.countWaiting(ctx, d, column, "typeof("+name+") IN ('integer', 'real') AND "+name+" > 0", func(n string) {
 				d.findings = append(d.findings, projection.Span(n, table, column, fix))
 			})
-		case buffer.LooksTime(column) && (buffer.LooksDelay(column) || buffer.MayDelay(column)):
+		case buffer.UnixAhead(column) > 0 && (buffer.LooksDelay(column) || buffer.MayDelay(column)):
 			for _, divisor := range []string{"", " / 1000"} { // seconds or milliseconds, up to ten years ahead
-				condition := "typeof(" + name + ") IN ('integer', 'real') AND " + name + divisor + " - CAST(strftime('%s', 'now') AS INTEGER) BETWEEN 60 AND 315360000"
-				fix := projection.NoDelay(column, projection.Where(name+divisor+" <= CAST(strftime('%s', 'now') AS INTEGER)"))
+				condition := "typeof(" + name + ") IN ('integer', 'real') AND " + name + divisor + " - CAST(strftime('%s', 'now') AS INTEGER) BETWEEN 60 AND " + strconv.Itoa(buffer.UnixAhead(column))
+				fix := projection.NoDelay(column, c.due(s, column, name+divisor+" <= CAST(strftime('%s', 'now') AS INTEGER)"))
 				c.countWaiting(ctx, d, column, condition, func(n string) { d.findings = append(d.findings, projection.Early(n, table, column, fix)) })
 			}
 		}

@@ -134,7 +134,7 @@ var takeOverSmallestSQL = strings.Replace(takeOverSQL, "ORDER BY due_at", `AND d
 const takenSQL = `
 RETURNING ` + takenColumnsSQL
 
-const takenColumnsSQL = `group_id, lease_no, unfinished_leases, attempts, outages, first_id, last_id, origins, delivered, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), claim_id, coalesce(history, '')`
+const takenColumnsSQL = `group_id, lease_no, unfinished_leases, attempts, outages, first_id, last_id, origins, delivered, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), claim_id, coalesce(history, ''), events`
 
 // loader fills in the events of a leased batch, of which the ledger counts so many.
 type loader func(tx transaction, batch *buffer.Lease, in holding, count int) error
@@ -206,7 +206,7 @@ func scanTaken(row *sql.Row, batch *buffer.Lease) error {
 		claimID                                uuid.NullUUID
 	)
 	err := row.Scan(&batch.GroupID, &batch.LeaseNo, &batch.UnfinishedLeases, &batch.Attempts, &batch.Outages,
-		&batch.FirstID, &batch.LastID, &origins, &delivered, &claimedAt, &claimID, &history)
+		&batch.FirstID, &batch.LastID, &origins, &delivered, &claimedAt, &claimID, &history, &batch.Counted)
 	if errors.Is(err, sql.ErrNoRows) {
 		return errNothing
 	}

@@ -65,9 +65,37 @@ func NoDelay(column, fix string) string {
 	return "if it does not delay rows, add a comment to source.project: -- no delay: " + column + "; if it does: " + fix
 }
 
-// Where is what to do to keep rows until a condition holds.
-func Where(condition string) string {
+// Where is what to do to keep rows until a condition holds. where is the present source.where; "" for none.
+func Where(condition, where string) string {
+	if where != "" {
+		return "add to source.where: AND (" + condition + ")"
+	}
 	return "name the condition as source.where, such as " + condition
+}
+
+// OrNull is a condition on a column in SQL that rows meet, too, for which the column is NULL, if it can be.
+func OrNull(column, condition string, nullable bool) string {
+	if !nullable {
+		return condition
+	}
+	return column + " IS NULL OR " + condition
+}
+
+// Undecided is the finding about rows for which source.where is neither true nor false: rows of the last looked ones.
+func Undecided(rows, looked, table string) buffer.Finding {
+	return buffer.Finding{
+		Level: buffer.LevelWarning, Subject: "source.where", Text: "for rows of table " + table + " the condition is NULL (" + rows + " of the last " + looked + "), because a column that it compares is NULL: such a row is no event, and stays",
+		Fix: "if they are events, add to the comparison: OR <column> IS NULL; otherwise: AND <column> IS NOT NULL",
+	}
+}
+
+// ZoneOfWhere is the finding about a column without time zone that source.where compares with the time in a zone.
+func ZoneOfWhere(column, table, zone, alter string) buffer.Finding {
+	return buffer.Finding{
+		Level: buffer.LevelWarning, Subject: "source.where", Text: "column " + column + " of table " + table + " has no time zone, and source.where compares it with the time in the database's zone, " + zone +
+			": if rows hold UTC, as many frameworks write it, they are sent hours too early or too late",
+		Fix: "compare it with now() AT TIME ZONE 'UTC', or, if they hold local time, with now() AT TIME ZONE '" + strings.ReplaceAll(zone, "'", "''") + "'; or: " + alter,
+	}
 }
 
 // Span is the finding about rows that wait and would be sent before as much time is over as a column says.

@@ -54,6 +54,8 @@ type Table struct {
 	// ignored are columns that the projection returns in vain.
 	ignored  []buffer.IgnoredColumn
 	excepted func(column string) bool
+	// nullable are the columns that may be NULL, and local those that are timestamps without time zone.
+	nullable, local []string
 	// times are the columns that hold times.
 	times []string
 	// row is the expression for the row e as json.
@@ -124,6 +126,12 @@ func New(p Parts, tables *ledger.Tables, facts Facts, c buffer.CustomTable, rela
 	t.excepted = c.Excepted
 	t.ignored = projection.Ignored(c, facts.Returned, columns, projection.SameName)
 	for _, c := range facts.Columns {
+		if !c.NotNull {
+			t.nullable = append(t.nullable, c.Name)
+		}
+		if c.OID == pg.OIDTimestamp {
+			t.local = append(t.local, c.Name)
+		}
 		if (c.OID == pg.OIDTimestamptz || c.OID == pg.OIDTimestamp) && !buffer.LooksDelay(c.Name) {
 			t.times = append(t.times, c.Name)
 		}
@@ -151,6 +159,14 @@ func (t *Table) WithoutZone() (c Column, is bool) { return t.withoutZone, t.with
 
 // Columns are the names of all columns.
 func (t *Table) Columns() []string { return t.columns }
+
+// Nullable reports whether a column may be NULL.
+func (t *Table) Nullable(column string) bool { return slices.Contains(t.nullable, column) }
+
+// Local returns the timestamps without time zone that source.where compares with the time in the session's zone.
+func (t *Table) Local() []string {
+	return slices.DeleteFunc(slices.Clone(t.local), func(column string) bool { return !comparesLocal(t.condition, column) })
+}
 
 // Times are the columns that hold times.
 func (t *Table) Times() []string { return t.times }

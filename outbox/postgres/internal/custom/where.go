@@ -41,6 +41,40 @@ func (t *Table) CountExcluded(ctx context.Context, limit int) (n int, err error)
 	return n, err
 }
 
+// CountUndecided counts the rows without group_id for which the condition is NULL, among the last limit of them by the key.
+func (t *Table) CountUndecided(ctx context.Context, limit int) (n string, err error) {
+	if t.condition == "" {
+		return "0", nil
+	}
+	err = t.Base.DB.RoundTrip(ctx, []pg.Step{pg.ReadTx(pg.BulkTimeout), {
+		SQL: "SELECT count(*)::text FROM (SELECT (" + t.where + ") AS is_event FROM " + t.tables.Events + " e WHERE e.group_id IS NULL ORDER BY e." + t.find().Quoted + " DESC LIMIT " +
+			strconv.Itoa(limit) + ") AS looked WHERE is_event IS NULL",
+		Args: []string{uuid.Nil.String()}, UserSQL: true,
+		Row: func(v [][]byte) error {
+			n = string(v[0])
+			return nil
+		},
+	}})
+	return n, err
+}
+
+var (
+	// terms separates what AND and OR connect, as far as that can be seen without a parser.
+	terms = regexp.MustCompile(`(?i)\b(?:and|or)\b`)
+	// clock matches the time of the session, with or without its zone.
+	clock = regexp.MustCompile(`(?i)\b(?:now|statement_timestamp|clock_timestamp|transaction_timestamp)\s*\(|\b(?:current_timestamp|localtimestamp|current_date)\b`)
+	// zoned matches a conversion to or from a zone.
+	zoned = regexp.MustCompile(`(?i)\bat\s+time\s+zone\b|\btimezone\s*\(`)
+)
+
+// comparesLocal reports whether a part of a condition has both a column and the time, and converts neither.
+func comparesLocal(where, column string) bool {
+	name := regexp.MustCompile(`(?i)(?:^|[^\pL\pN_$])` + regexp.QuoteMeta(column) + `(?:$|[^\pL\pN_$])`)
+	return slices.ContainsFunc(terms.Split(where, -1), func(term string) bool {
+		return clock.MatchString(term) && !zoned.MatchString(term) && name.MatchString(term)
+	})
+}
+
 // An expression is right where both of these are: one context has parentheses that the text could close, the other has none. The subquery keeps its own
 // node in the plan if what it computes is volatile, because the planner then neither merges it nor moves a condition into it.
 const (

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -32,6 +33,7 @@ func (d *diagnosis) custom(ctx context.Context, events catalog.Table) {
 	} else {
 		d.uuidKey(ctx, events)
 	}
+	d.children(ctx, events)
 	d.conditional(ctx, events)
 	d.marks(ctx, events)
 	d.triggers(ctx, events)
@@ -46,6 +48,18 @@ func (d *diagnosis) custom(ctx context.Context, events catalog.Table) {
 	d.postponed(ctx, events)
 	d.ended(ctx, events)
 	d.projection(ctx)
+}
+
+const childrenSQL = `
+SELECT string_agg(inhrelid::regclass::text, ', ' ORDER BY inhrelid::regclass::text) FROM pg_inherits
+WHERE inhparent = $1::regclass AND (SELECT relkind = 'r' FROM pg_class WHERE oid = inhparent) HAVING count(*) > 0`
+
+// children adds tables that inherit from the table. Their rows are events, too.
+func (d *diagnosis) children(ctx context.Context, events catalog.Table) {
+	d.query(ctx, aboutCustom, childrenSQL, func(v []string) {
+		d.warn(aboutCustom, v[0]+" inherits from table "+events.Quoted+": its rows are events, too, are sent without its own columns, and deleted; no key is unique in both, and two rows with one id cannot be sent",
+			"name tables without children as source.table, each in a pipeline of its own; or: ALTER TABLE <child> NO INHERIT "+events.Quoted)
+	}, events.Quoted)
 }
 
 // sentBefore adds rows that look as if a loop had sent them, among some of those that wait.
@@ -79,7 +93,21 @@ func isText(oid uint32) bool {
 	return oid == pg.OIDText || oid == pg.OIDVarchar || oid == pg.OIDBpchar || oid >= firstUserOID
 }
 
-const oidBool, oidDate, oidInterval = 16, 1082, 1186
+const oidBool, oidDate, oidTime, oidInterval = 16, 1082, 1083, 1186
+
+// timeOfDay returns the column of a table that holds a time of day; "" unless there is one alone.
+func timeOfDay(events catalog.Table) (found string) {
+	for _, c := range events.Columns {
+		switch {
+		case events.OID(c) != oidTime:
+		case found != "":
+			return ""
+		default:
+			found = c
+		}
+	}
+	return found
+}
 
 // firstUserOID is the first one of types that are not the server's own, such as enums.
 const firstUserOID = 16384
@@ -162,7 +190,10 @@ func (d *diagnosis) early(ctx context.Context, events catalog.Table) {
 			}
 		}
 		if oid == oidDate {
-			fix = projection.Where(pg.Quote(c) + " <= CURRENT_DATE")
+			fix = d.due(c, pg.Quote(c)+" <= CURRENT_DATE")
+			if at := timeOfDay(events); at != "" {
+				fix = d.due(c, pg.Quote(c)+" + coalesce("+pg.Quote(at)+", '00:00') <= localtimestamp")
+			}
 		}
 		switch {
 		case inserted:
@@ -190,18 +221,23 @@ func (d *diagnosis) postponed(ctx context.Context, events catalog.Table) {
 			if oid == oidInterval {
 				zero, due = "interval '0'", column
 			}
-			fix := projection.NoDelay(c, projection.Where(pg.Quote(cmp.Or(d.state.Custom.Inserted(), "created_at"))+" + "+due+" <= now()"))
+			fix := projection.NoDelay(c, d.due(c, pg.Quote(cmp.Or(d.state.Custom.Inserted(), "created_at"))+" + "+due+" <= now()"))
 			d.countWaiting(ctx, events, column, column+" > "+zero, func(n string) { d.findings = append(d.findings, projection.Span(n, events.Quoted, c, fix)) })
-		case isInteger && buffer.LooksTime(c) && (buffer.LooksDelay(c) || buffer.MayDelay(c)):
+		case isInteger && buffer.UnixAhead(c) > 0 && (buffer.LooksDelay(c) || buffer.MayDelay(c)):
 			for _, divisor := range []string{"1", "1000"} { // seconds or milliseconds, up to ten years ahead
-				condition := column + "::numeric / " + divisor + " BETWEEN " + now + " + 60 AND " + now + " + 315360000"
+				condition := column + "::numeric / " + divisor + " BETWEEN " + now + " + 60 AND " + now + " + " + strconv.Itoa(buffer.UnixAhead(c))
 				due := "to_timestamp(" + strings.TrimSuffix(column+" / "+divisor+".0", " / 1.0") + ") <= now()"
 				d.countWaiting(ctx, events, column, condition, func(n string) {
-					d.findings = append(d.findings, projection.Early(n, events.Quoted, c, projection.NoDelay(c, projection.Where(due))))
+					d.findings = append(d.findings, projection.Early(n, events.Quoted, c, projection.NoDelay(c, d.due(c, due))))
 				})
 			}
 		}
 	}
+}
+
+// due is what to do to keep rows until a condition on a column holds. Rows without a value are not delayed.
+func (d *diagnosis) due(column, condition string) string {
+	return projection.Where(projection.OrNull(pg.Quote(column), condition, d.state.Custom.Nullable(column)), d.state.Custom.Where())
 }
 
 // ages adds whether the age of waiting events is known, and right.

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/internal/projection"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/catalog"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/custom"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
@@ -31,6 +32,7 @@ func (d *diagnosis) conditional(ctx context.Context, events catalog.Table) {
 	if where == "" {
 		return
 	}
+	d.whereValues(ctx, about, events)
 	var names, quoted []string
 	small := true
 	key, _ := d.state.Custom.Expands()
@@ -68,6 +70,19 @@ func (d *diagnosis) conditional(ctx context.Context, events catalog.Table) {
 	default:
 		d.warn(about, "the planner does not use partial index "+quoted[0]+" for a claim, because source.where does not imply its condition, or its statistics are old: "+cost,
 			"ANALYZE "+events.Quoted+", or "+fix)
+	}
+}
+
+// whereValues adds rows that the condition leaves out because it is NULL, and columns whose zone it takes for the session's.
+func (d *diagnosis) whereValues(ctx context.Context, about string, events catalog.Table) {
+	const looked = 10_000
+	if n, err := d.state.Custom.CountUndecided(ctx, looked); !d.failed(about, err) && n != "0" {
+		d.findings = append(d.findings, projection.Undecided(n, strconv.Itoa(looked), events.Quoted))
+	}
+	for _, c := range d.state.Custom.Local() {
+		if zone, err := custom.ZoneOf(ctx, d.DB, events.Quoted, c); !d.failed(about, err) && zone != custom.UTC {
+			d.findings = append(d.findings, projection.ZoneOfWhere(c, events.Quoted, string(zone), zone.Alter(events.Quoted, pg.Quote(c))))
+		}
 	}
 }
 

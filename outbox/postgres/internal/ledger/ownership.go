@@ -183,6 +183,68 @@ func (b *Base) FindLeft(ctx context.Context, t *Tables) (found []buffer.Finding,
 	return found, err
 }
 
+// Other tables with all columns of the buffer that no pipeline owns, such as the buffer itself before another table got its name. Archives and partitions
+// are none.
+const replacedSQL = `
+SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.columns, position(me.relname IN c.relname) > 0
+FROM pg_class me, LATERAL (
+  SELECT o.*, ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = o.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns
+  FROM pg_class o WHERE o.relkind IN ('r', 'p') AND NOT o.relispartition AND o.relpersistence <> 't' AND NOT o.relrowsecurity AND NOT o.relhasrules
+) c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE me.oid = $1::regclass AND c.oid <> me.oid AND NOT 'archived_at' = ANY (c.columns) AND 'group_id' = ANY (c.columns)
+  AND c.columns @> ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = me.oid AND a.attnum > 0 AND NOT a.attisdropped)
+  AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
+  AND NOT EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = c.oid AND i.inhparent = me.oid)
+  AND NOT EXISTS (SELECT FROM outbox_buffers b WHERE b.buffer = n.nspname || '.' || c.relname AND b.pipeline IS NOT NULL)
+ORDER BY 3 DESC, 1 LIMIT 10`
+
+// maxLooked bounds how many rows of a table are looked at.
+const maxLooked = 10_000
+
+// FindReplaced returns a finding about each table that may have been the buffer before another table got its name: rows in it have a group_id. Of a table of
+// the relay's own, whose claims may write none, the name says it, too.
+func (b *Base) FindReplaced(ctx context.Context, t *Tables) (found []buffer.Finding, err error) {
+	const doing = "looking for a table that had the buffer's name"
+	type candidate struct {
+		table string
+		own   bool
+	}
+	var like []candidate
+	begin := pg.ReadTx(b.DB.StatementTimeout)
+	begin.Row = func([][]byte) error {
+		like = nil
+		return nil
+	}
+	err = b.DB.Transact(ctx, begin, pg.Step{SQL: t.SQL(replacedSQL), Args: []string{t.Events}, Row: func(v [][]byte) error {
+		var columns []string
+		pg.ReadArray(v[1], func(c []byte) { columns = append(columns, string(c)) })
+		like = append(like, candidate{string(v[0]), pg.ReadBool(v[2]) && buffer.IsEventTable(columns)})
+		return nil
+	}})
+	if err != nil {
+		return nil, b.Explain(ctx, doing, err)
+	}
+	for _, c := range like {
+		var stamped, looked int64
+		err := b.DB.Transact(ctx, pg.ReadTx(b.DB.StatementTimeout), pg.Step{
+			SQL: "SELECT count(group_id), count(*) FROM (SELECT group_id FROM " + c.table + " LIMIT " + pg.Int(maxLooked) + ") r",
+			Row: func(v [][]byte) error { stamped, looked = pg.ReadInt8(v[0]), pg.ReadInt8(v[1]); return nil },
+		})
+		if err != nil {
+			return nil, b.Explain(ctx, doing, err)
+		}
+		if stamped > 0 || c.own && looked > 0 {
+			found = append(found, buffer.Finding{
+				Level: buffer.LevelWarning, Subject: "owner",
+				Text: "table " + c.table + " has the columns of " + t.Events + " and rows (" + pg.Int(looked) + " of the first " + pg.Int(maxLooked) + ", " + pg.Int(stamped) +
+					" of them with a group_id, which a relay writes), and no pipeline owns it: was it the buffer before another table got its name? Nobody sends its rows",
+				Fix: "if they should be sent, see docs/troubleshooting.md#a-table-that-was-replaced; otherwise empty it, or drop its column group_id",
+			})
+		}
+	}
+	return found, nil
+}
+
 // MovedTo is the conflict of a buffer whose trigger names the ledger of another schema; see OtherLedgerSQL.
 func (b *Base) MovedTo(t *Tables, schema string) *ownership.Error {
 	return &ownership.Error{Buffer: t.Buffer, Pipeline: b.Pipeline, Ledger: pg.Ident(schema, "outbox_buffers"), Events: t.Events}

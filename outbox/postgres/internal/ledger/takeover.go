@@ -43,7 +43,7 @@ const TakenSQL = `, taken AS (
 
 const takenColumnsSQL = `
 SELECT t.group_id, t.lease_no, t.unfinished_leases, t.attempts, t.outages, t.first_id, t.last_id, t.origins, t.delivered,
-       clock_timestamp(), t.claim_id, `
+       clock_timestamp(), t.claim_id, t.events, `
 
 // ViewSQL reads a batch, $2 of buffer $1, as [DueSQL] and [TakenSQL] do that lease one.
 const ViewSQL = `
@@ -190,10 +190,10 @@ func takeOver(
 			if batch.LeaseNo == 0 {
 				batch = readTaken(v, leaseEnd)
 			}
-			if v[11] == nil { // no row
+			if v[12] == nil { // no row
 				return nil
 			}
-			return add(v[11:])
+			return add(v[12:])
 		},
 	}, historyStep(&batch))...)
 	if err != nil {
@@ -221,6 +221,7 @@ func readTaken(v [][]byte, leaseEnd time.Time) buffer.Lease {
 		FirstID: pg.ReadInt8(v[5]), LastID: pg.ReadInt8(v[6]),
 		Ends: leaseEnd, ClaimedAt: pg.ReadTime(v[9]), ClaimedLocal: time.Now(),
 	}
+	batch.Counted = pg.ReadInt4(v[11])
 	if v[10] != nil {
 		batch.ClaimID = uuid.UUID(v[10])
 	}

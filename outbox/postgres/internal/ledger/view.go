@@ -31,10 +31,10 @@ func (b *Base) View(ctx context.Context, t *Tables, groupID uuid.UUID, rows *pg.
 			read.Delivered = nil // they are shown, as the others are
 			batch = &read
 		}
-		if v[11] == nil { // no row
+		if v[12] == nil { // no row
 			return nil
 		}
-		return add(v[11:])
+		return add(v[12:])
 	}})
 	return batch, b.Explain(ctx, "reading a batch", err)
 }
