@@ -52,7 +52,7 @@ func NewRouter(b buffer.Router, sinks map[string]*Pipeline, c Config) (*Router, 
 		health: health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting},
 	}
 	for _, p := range sinks {
-		p.onIdle, p.unrouted = r.onIdle, r.health.hasFresh
+		p.onIdle, p.unrouted = r.onIdle, r.health.claimable
 	}
 	return r, nil
 }
