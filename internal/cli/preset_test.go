@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"maps"
 	"os"
@@ -250,6 +251,48 @@ func TestPresets(t *testing.T) {
 				t.Errorf("arrived (-want +got):\n%s", diff)
 			}
 		})
+	}
+}
+
+// TestDoctor_DeletesOfOthers: by default Debezium's Quarkus extension deletes each row in the transaction that inserts it. What a relay deletes is no reason to warn.
+func TestDoctor_DeletesOfOthers(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	db.exec(quarkusDDL)
+	path := write(t, "admin: {listen: \"\"}\npipelines:\n  - name: p\n    source: {url: \""+db.url+"\", preset: debezium, table: outboxevent}\n    sink: {url: \"stdout:\"}\n")
+	do(t, nil, "migrate", "-c", path).want(t, 0, "p: applied", "")
+	db.fix(path)
+	const insert = `INSERT INTO outboxevent (timestamp, id, aggregateid, aggregatetype, type) SELECT now(), gen_random_uuid(), '1', 'Order', 'OrderCreated' FROM generate_series(1, 20); `
+	db.exec(insert)
+	run := start(t, nil, "run", "-c", path)
+	testserver.Eventually(t, func() error {
+		if db.count("SELECT count(*) FROM outboxevent")+db.count("SELECT count(*) FROM outbox_batches") > 0 {
+			return errors.New("not all events are sent")
+		}
+		return nil
+	})
+	run.signal(os.Interrupt)
+	run.exit()
+	deleted := func(n int) {
+		t.Helper()
+		testserver.Eventually(t, func() error { // the server counts with a delay
+			if got := db.count("SELECT n_tup_del FROM pg_stat_all_tables WHERE relid = 'outboxevent'::regclass"); got != n {
+				return fmt.Errorf("%d rows are known to be deleted, want %d", got, n)
+			}
+			return nil
+		})
+	}
+	deleted(20)
+	const said = "were deleted before a relay had claimed them"
+	all := doctorJSON(t, path, 0)
+	if text := all.find("p", "warning", "your table"); strings.Contains(text, said) {
+		t.Errorf("doctor warns of what the relay deleted:\n%s", text)
+	}
+	db.exec(insert + "DELETE FROM outboxevent")
+	deleted(40)
+	all = doctorJSON(t, path, 0)
+	if text := all.find("p", "warning", "your table"); !strings.Contains(text, "of 40 rows that were inserted into table public.outboxevent, 20 "+said) || !strings.Contains(text, "remove-after-insert=false") {
+		t.Errorf("doctor says\n%s", text)
 	}
 }
 

@@ -34,6 +34,7 @@ func (d *diagnosis) custom(ctx context.Context, events catalog.Table) {
 		d.uuidKey(ctx, events)
 	}
 	d.children(ctx, events)
+	d.unclaimedDeletes(ctx, events)
 	d.conditional(ctx, events)
 	d.marks(ctx, events)
 	d.triggers(ctx, events)
@@ -59,6 +60,22 @@ func (d *diagnosis) children(ctx context.Context, events catalog.Table) {
 	d.query(ctx, aboutCustom, childrenSQL, func(v []string) {
 		d.warn(aboutCustom, v[0]+" inherits from table "+events.Quoted+": its rows are events, too, are sent without its own columns, and deleted; no key is unique in both, and two rows with one id cannot be sent",
 			"name tables without children as source.table, each in a pipeline of its own; or: ALTER TABLE <child> NO INHERIT "+events.Quoted)
+	}, events.Quoted)
+}
+
+// A claim updates each row of a table whose key is no number, so those that are deleted without an update were not claimed.
+const unclaimedDeletesSQL = `
+SELECT n_tup_ins::text, (n_tup_del - n_tup_upd)::text FROM pg_stat_all_tables
+WHERE relid = $1::regclass AND n_tup_del - n_tup_upd >= 5 AND 2 * (n_tup_del - n_tup_upd) >= n_tup_ins`
+
+// unclaimedDeletes adds that most rows are deleted before a relay claims them, as by Debezium's Quarkus extension.
+func (d *diagnosis) unclaimedDeletes(ctx context.Context, events catalog.Table) {
+	if d.state.Custom.Numbered() || d.state.Custom.Marks() != nil || d.state.Custom.Where() != "" {
+		return
+	}
+	d.query(ctx, aboutCustom, unclaimedDeletesSQL, func(v []string) {
+		d.warn(aboutCustom, "of "+v[0]+" rows that were inserted into table "+events.Quoted+", "+v[1]+" were deleted before a relay had claimed them, so they were not sent",
+			"find what deletes them; Debezium's Quarkus extension does, unless quarkus.debezium-outbox.remove-after-insert=false")
 	}, events.Quoted)
 }
 
