@@ -47,7 +47,7 @@ WITH page AS MATERIALIZED (
     SELECT p.*, sum(bytes) OVER w AS total, row_number() OVER w AS n FROM page p WINDOW w AS (ORDER BY archived_at, id, group_id)) p
   WHERE total <= 4194304 OR n = 1
 ), matching AS MATERIALIZED (
-  SELECT f.id, f.group_id, EXISTS (SELECT FROM outbox_events e WHERE e.id = f.id) AS waits, EXISTS (
+  SELECT f.id, f.group_id, coalesce((SELECT true FROM outbox_events e WHERE e.id = f.id), false) AS waits, EXISTS (
     SELECT FROM outbox_dead_letters d
     WHERE d.pipeline = $11 AND d.event_id = f.id AND d.created_at = f.created_at
       AND CASE WHEN d.closed_at IS NOT NULL THEN d.sink = '*' AND d.closed_as = 'discarded' AND f.routes_no IS NULL
