@@ -171,6 +171,9 @@ func (s *Sink) warn(path string, add func(at Place, text, fix string)) {
 	if s.Driver != "http" {
 		return
 	}
+	for _, o := range s.HTTP.odd {
+		add(s.Place, path+"."+o.key+" "+o.text, o.fix)
+	}
 	for _, one := range s.UnknownMembers() {
 		add(s.Place, path+"."+one.Program+" reads "+one.Text, one.Fix)
 	}
