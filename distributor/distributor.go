@@ -11,7 +11,7 @@
 //
 // Due batches (a retry is due, an owner is gone, a delete must be repeated) are looked for independently
 // of the schedule, so that a nightly schedule does not put off a retry until tomorrow. While fresh
-// events wait, due batches get up to half of the workers. Suspects (their last owner did not finish them) get one
+// events wait, due batches get up to half of the workers; in the queue of a sink, so do retries while batches wait that no worker has leased yet. Suspects (their last owner did not finish them) get one
 // ticket at a time.
 package distributor
 
@@ -67,6 +67,9 @@ type Config struct {
 	// ProbeFull reports whether a batch is claimed from time to time although MaxWaiting batches wait (see Probe). What waits fails for its own
 	// data, it seems, and only another batch can show that. nil: never.
 	ProbeFull func() bool
+	// FreshWaits reports whether fresh events wait that are not counted: a router gives them to workers that are free, or has put them into the queue since. Retries then
+	// get up to half of the tickets. It must be quick. nil: never.
+	FreshWaits func() bool
 	// Limits returns how many events a batch may hold now, and how many tickets may be out: at most BatchSize
 	// and Workers. It must be quick. A higher limit takes effect with the next report.
 	Limits func() (batchSize, tickets int)
@@ -111,6 +114,9 @@ type Distributor struct {
 	free          int           // workers without a ticket
 	due           int           // batches known to be due
 	dueOut        int           // due tickets issued
+	unsent        int           // of the due batches, those that no worker has leased yet
+	unsentOut     int           // tickets for such issued
+	unsentLast    bool          // the last ticket was for one
 	dueLast       bool          // the last ticket was for a due batch, a suspect too
 	suspects      int           // known to be due
 	suspectOut    bool          // a ticket for one was issued
@@ -314,7 +320,7 @@ func (d *Distributor) onCount(ctx context.Context, c countResult) {
 		d.failing = false
 		d.config.Log.InfoContext(ctx, "counting backlog works again")
 	}
-	d.due, d.suspects, d.waiting = c.backlog.Due, c.backlog.Suspects, c.backlog.Waiting+c.backlog.Delivered
+	d.due, d.unsent, d.suspects, d.waiting = c.backlog.Due, c.backlog.Unsent, c.backlog.Suspects, c.backlog.Waiting+c.backlog.Delivered
 	if !d.full() {
 		d.probe.Reset()
 	}

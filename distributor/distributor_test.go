@@ -219,6 +219,71 @@ func TestTickets_DueBatchesGetHalfOfTheWorkers(t *testing.T) {
 	}
 }
 
+// Retries get no more than half of the workers while batches wait in the queue that no worker has leased yet.
+func TestTickets_RetriesGetHalfOfTheWorkers(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name                       string
+		workers, due, unsent, want int
+		elsewhere                  bool // fresh events wait
+		tickets                    int
+	}{
+		{"half each", 4, 1000, 500, 2, false, 4},
+		{"an odd number", 5, 1000, 500, 3, false, 5},
+		{"one is unsent", 4, 1000, 1, 1, false, 4},
+		{"none is unsent", 4, 1000, 0, 0, false, 4},
+		{"no retries: the one that has been due longest comes first", 4, 1000, 1000, 0, false, 4},
+		{"none is unsent, and fresh ones wait elsewhere", 4, 1000, 0, 0, true, 2},
+		{"half each, and fresh ones wait elsewhere", 4, 1000, 500, 2, true, 4},
+		{"few retries, and fresh ones wait elsewhere", 4, 1, 0, 0, true, 1},
+		{"fresh ones wait elsewhere, and a single worker", 1, 1000, 0, 0, true, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				b := start(t, never, &fakeBuffer{due: c.due, unsent: c.unsent}, func(conf *distributor.Config) {
+					conf.Workers, conf.FreshWaits = c.workers, func() bool { return c.elsewhere }
+				})
+				defer b.stop()
+				out := b.issued()
+				expect(t, "due tickets", dueOf(out), c.tickets)
+				expect(t, "of these, for unsent batches", unsentOf(out), c.want)
+			})
+		})
+	}
+	t.Run("one worker takes turns", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			b := start(t, never, &fakeBuffer{due: 50, unsent: 25}, func(conf *distributor.Config) { conf.Workers = 1 })
+			defer b.stop()
+			unsent := 0
+			for range 8 {
+				out := b.issued()
+				unsent += unsentOf(out)
+				b.use(out[0])
+			}
+			expect(t, "tickets for unsent batches of 8", unsent, 4)
+		})
+	})
+	t.Run("another process was quicker", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			b := start(t, never, &fakeBuffer{due: 50, unsent: 25}, nil)
+			defer b.stop()
+			for _, ticket := range b.issued() {
+				r := distributor.Report{Ticket: ticket, Events: 1}
+				if ticket.Unsent {
+					r.Events = 0
+				}
+				b.Done(r)
+			}
+			out := b.issued()
+			expect(t, "due tickets", dueOf(out), 4)
+			expect(t, "of these, for unsent batches", unsentOf(out), 0)
+		})
+	})
+}
+
 func TestTickets_OneWorkerTakesTurns(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

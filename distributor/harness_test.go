@@ -50,6 +50,7 @@ type fakeBuffer struct {
 	mu          sync.Mutex
 	unclaimed   int
 	due         int
+	unsent      int // of them
 	suspects    int
 	waiting     int
 	availableAt time.Time // a delayed event becomes unclaimed then
@@ -83,7 +84,7 @@ func (b *fakeBuffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlo
 		<-time.After(takes)
 		b.mu.Lock()
 	}
-	backlog := buffer.Backlog{Due: b.due, Suspects: b.suspects, Waiting: b.waiting}
+	backlog := buffer.Backlog{Due: b.due, Unsent: b.unsent, Suspects: b.suspects, Waiting: b.waiting}
 	switch wait := time.Until(b.availableAt); {
 	case b.availableAt.IsZero() || limit == 0:
 	case wait > 0:
@@ -265,6 +266,15 @@ func events(reports []distributor.Report) (n int) {
 func suspectsOf(tickets []distributor.Ticket) (n int) {
 	for _, ticket := range tickets {
 		if ticket.Suspect {
+			n++
+		}
+	}
+	return n
+}
+
+func unsentOf(tickets []distributor.Ticket) (n int) {
+	for _, ticket := range tickets {
+		if ticket.Due && ticket.Unsent {
 			n++
 		}
 	}

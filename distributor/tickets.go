@@ -15,6 +15,8 @@ type Ticket struct {
 	Smallest bool
 	// Single, with Due: take over the newest single event (buffer.DueSingle). The distributor issues none, either: a worker goes on with it after one was cut off.
 	Single bool
+	// Unsent, with Due: take over one that no worker has leased yet (buffer.DueUnsent).
+	Unsent bool
 	// Suspect, with Due: take over a suspect (buffer.DueSuspect), and send nothing else meanwhile.
 	Suspect bool
 	// BatchSize is the events the batch may hold.
@@ -97,6 +99,7 @@ func (d *Distributor) issueTickets(ctx context.Context) {
 		d.backoffUntil = time.Now().Add(sinkBackoff)
 		return
 	}
+	elsewhere := allowed > 1 && tickets > 1 && d.config.FreshWaits != nil && d.config.FreshWaits()
 	for range min(room, allowed) {
 		dueTurn := d.dueOut < tickets/2
 		if allowed == 1 || tickets == 1 { // a claim that may find nothing is no probe
@@ -108,11 +111,16 @@ func (d *Distributor) issueTickets(ctx context.Context) {
 			d.suspects--
 			d.suspectOut = true
 			d.issue(Ticket{Due: true, Suspect: true, BatchSize: size})
-		case d.due > 0 && (dueTurn || !fresh):
+		case d.due > 0 && (dueTurn || !fresh && (!elsewhere || d.unsent > 0)):
+			unsent := allowed > 1 && d.unsentTurn(tickets)
 			d.due--
 			d.dueOut++
+			if unsent {
+				d.unsent--
+				d.unsentOut++
+			}
 			d.newest = allowed == 1 && !d.newest
-			d.issue(Ticket{Due: true, Newest: d.newest, BatchSize: size, probe: allowed == 1})
+			d.issue(Ticket{Due: true, Newest: d.newest, Unsent: unsent, BatchSize: size, probe: allowed == 1})
 		case fresh:
 			if d.full() {
 				d.probe.Use(time.Now())
@@ -131,9 +139,21 @@ func (d *Distributor) issueTickets(ctx context.Context) {
 	}
 }
 
+// unsentTurn reports whether the next ticket for a due batch is for one that no worker has leased yet: retries get up to half of the tickets while such wait, as
+// due batches do while fresh events wait. Without retries it does not matter which is taken.
+func (d *Distributor) unsentTurn(tickets int) bool {
+	if d.unsent <= 0 || d.unsent >= d.due {
+		return false
+	}
+	if tickets == 1 {
+		return !d.unsentLast
+	}
+	return d.dueOut-d.unsentOut >= tickets/2
+}
+
 func (d *Distributor) issue(t Ticket) {
 	d.free--
-	d.dueLast, d.suspectLast = t.Due, t.Suspect
+	d.dueLast, d.suspectLast, d.unsentLast = t.Due, t.Suspect, t.Unsent
 	if t.probe {
 		d.probeOut = time.Now()
 	}
@@ -177,6 +197,12 @@ func (d *Distributor) report(r Report) {
 		d.suspectOut = false
 		if r.Events == 0 {
 			d.suspects = 0 // another process was quicker
+		}
+	case r.Ticket.Unsent:
+		d.dueOut--
+		d.unsentOut--
+		if r.Events == 0 {
+			d.unsent = 0 // another ticket, or another process, was quicker
 		}
 	case r.Ticket.Due:
 		d.dueOut--

@@ -98,11 +98,12 @@ type health struct {
 	stuck                stuckBatches
 
 	// Another relay may have delivered what this one could not, and then this one has nothing to try the sink with.
-	inFlight    int       // batches that this process works on
-	fresh       int       // unclaimed events, as last counted
-	unclaimable bool      // the last claim found none: another transaction has locked them, or another process was faster
-	emptySince  time.Time // when nothing was left that could be sent, as counted since; zero: something is. Delivered batches wait for their delete only
-	reachableAt time.Time // when the last Check of the sink that succeeded began
+	inFlight     int       // batches that this process works on
+	fresh        int       // unclaimed events, as last counted
+	freshCounted bool      // there were some, and since then no claim has found none
+	unclaimable  bool      // the last claim found none: another transaction has locked them, or another process was faster
+	emptySince   time.Time // when nothing was left that could be sent, as counted since; zero: something is. Delivered batches wait for their delete only
+	reachableAt  time.Time // when the last Check of the sink that succeeded began
 }
 
 func (h *health) buffer(err error)       { h.set(&h.bufferErr, err) }
@@ -115,6 +116,7 @@ func (h *health) claimed(some bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.unclaimable = !some
+	h.freshCounted = h.freshCounted && some
 }
 
 // accepted notes that the sink accepted a batch whose delivery is recorded, but whose events cannot be deleted yet.
@@ -162,6 +164,13 @@ func (h *health) outageOver() bool {
 	return !h.emptySince.IsZero() && h.reachableAt.After(h.emptySince)
 }
 
+// claimable reports whether events wait: they were counted, and since then no claim has found none.
+func (h *health) claimable() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.freshCounted
+}
+
 // waits reports whether batches wait.
 func (h *health) waits() bool {
 	h.mu.Lock()
@@ -182,6 +191,13 @@ func (h *health) full(most int) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.waitingBatches >= most || h.queued > 0
+}
+
+// isQueued reports whether batches wait that no worker has leased yet.
+func (h *health) isQueued() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.queued > 0
 }
 
 // queue notes that n batches more, or fewer, wait that no worker has leased yet.
@@ -218,7 +234,8 @@ func (h *health) counted(backlog buffer.Backlog, fresh bool, err error) {
 		h.dueErr = nil
 	}
 	if fresh {
-		if h.fresh = backlog.Unclaimed; h.fresh == 0 {
+		h.fresh, h.freshCounted = backlog.Unclaimed, backlog.Unclaimed > 0
+		if h.fresh == 0 {
 			h.claimErr = nil
 		}
 	}

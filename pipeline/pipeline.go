@@ -57,6 +57,7 @@ type Pipeline struct {
 	pace      distributor.Probe // of the probes that a router claims; owned by its distributor
 	probing   atomic.Bool       // the next batch that a router claims is one
 	onIdle    func()            // is called when there is one more
+	unrouted  func() bool       // events wait for it
 }
 
 // New joins buffer and sink, which stay the caller's to close, after Run.
@@ -68,7 +69,7 @@ func New(b buffer.Queue, s sink.Sink, c Config) (*Pipeline, error) {
 	p := &Pipeline{
 		config: c, buffer: b, sink: s, pause: pause{log: c.Log},
 		health:  health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting, sinkErr: errStarting},
-		limiter: newLimiter(c), announced: make(chan struct{}, 1), onIdle: func() {},
+		limiter: newLimiter(c), announced: make(chan struct{}, 1), onIdle: func() {}, unrouted: func() bool { return false },
 		handed: make(chan handed, maxInFlight(c.Workers)), recovered: recoveries{wake: make(chan struct{}, 1)}, reports: make(chan chan struct{}),
 	}
 	if l, ok := b.(logging); ok {
@@ -151,7 +152,7 @@ func (p *Pipeline) Run(ctx, stop context.Context) error {
 	d := distributor.New(p.buffer, distributor.Config{
 		Schedule: p.config.Schedule, Eager: !p.config.OnSchedule, Poll: p.config.Poll, Listener: p.config.Listener, IdlePoll: p.config.IdlePoll, Ordered: p.config.Ordered, BatchSize: p.config.BatchSize,
 		MaxBatches: p.config.MaxBatches, MaxWaiting: p.config.MaxWaiting, Workers: maxInFlight(p.config.Workers),
-		Limits: p.limiter.limits, Allow: p.pause.allow(p.worker.Allow), ProbeFull: p.worker.HoldsBad, Observer: observer{p.config.Observer, p}, Log: p.config.Log,
+		Limits: p.limiter.limits, FreshWaits: p.freshWaits, Allow: p.pause.allow(p.worker.Allow), ProbeFull: p.worker.HoldsBad, Observer: observer{p.config.Observer, p}, Log: p.config.Log,
 	})
 	c := claimer.New(p.buffer, claimer.Config{Lease: p.config.Lease, Log: p.config.Log})
 	var group errgroup.Group
@@ -233,6 +234,8 @@ func claim(ctx context.Context, c *claimer.Claimer, ticket distributor.Ticket, l
 			l, err = c.TakeOver(ctx, buffer.DueSingle)
 		case ticket.Smallest:
 			l, err = c.TakeOver(ctx, buffer.DueSmallest)
+		case ticket.Unsent:
+			l, err = c.TakeOver(ctx, buffer.DueUnsent)
 		case ticket.Due:
 			l, err = c.TakeOver(ctx, buffer.DueRetry)
 		default:
@@ -341,7 +344,7 @@ func (p *Pipeline) workOnce(ctx, stop context.Context, c *claimer.Claimer, ticke
 		return report, done, nil
 	}
 	defer p.health.begin()()
-	if ticket.Due && l.LeaseNo == 1 {
+	if ticket.Due && l.LeaseNo == 1 && len(l.Origins) == 0 {
 		p.health.queue(-1)
 	}
 	if ticket.Suspect {

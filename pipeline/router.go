@@ -52,7 +52,7 @@ func NewRouter(b buffer.Router, sinks map[string]*Pipeline, c Config) (*Router, 
 		health: health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting},
 	}
 	for _, p := range sinks {
-		p.onIdle = r.onIdle
+		p.onIdle, p.unrouted = r.onIdle, r.health.claimable
 	}
 	return r, nil
 }
@@ -209,6 +209,9 @@ func (r *Router) route(ctx context.Context, ticket distributor.Ticket) distribut
 		r.health.takeOver(err)
 	} else {
 		r.health.claim(err)
+		if err == nil {
+			r.health.claimed(routed != nil)
+		}
 	}
 	if err != nil {
 		delivery.LogPanic(ctx, r.config.Log, "routing a batch", err)
@@ -291,13 +294,21 @@ type handed struct {
 	began, ended time.Time // of the claim
 }
 
-// wants reports whether a router should claim for this pipeline: it is not paused, a worker is free, its queue is empty but for retries, and the sink takes any number of
-// batches. A sink that is away and has an empty queue needs a batch too, as its half-open probe: the one that found it away may have
+// wants reports whether a router should claim for this pipeline: a worker is free, and it takes fresh events.
+func (p *Pipeline) wants() bool { return p.idle.Load() > 0 && p.takesFresh() }
+
+// takesFresh reports whether the next worker that is free should get fresh events: the pipeline is not paused, its queue is empty but for retries, and the sink
+// takes any number of batches. A sink that is away and has an empty queue needs a batch too, as its half-open probe: the one that found it away may have
 // been sent by another process, or deleted by the application. One that refuses everything needs a fresh batch whenever none is due: those that it
 // refused may be bad, and only another one shows that it accepts events.
-func (p *Pipeline) wants() bool {
+func (p *Pipeline) takesFresh() bool {
 	takesAll, _ := p.worker.TakesAll()
-	return p.idle.Load() > 0 && !p.pause.paused.Load() && !p.health.full(p.config.MaxWaiting) && (takesAll || !p.health.waits() || p.worker.Refusal() != nil)
+	return !p.pause.paused.Load() && !p.health.full(p.config.MaxWaiting) && (takesAll || !p.health.waits() || p.worker.Refusal() != nil)
+}
+
+// freshWaits reports whether events wait that no worker has had yet: in the queue, or for a router.
+func (p *Pipeline) freshWaits() bool {
+	return p.health.isQueued() || p.unrouted() && p.takesFresh()
 }
 
 // takeProbe reports whether a batch should be claimed for this pipeline although it wants none, because those that wait for their own data may

@@ -403,6 +403,56 @@ func TestRouter_AddressesTimeOut(t *testing.T) {
 	}
 }
 
+// TestRouter_AddressIsBackForAMoment: an address with many waiting batches takes one of them, so that all are due, and then hangs. The events of another address do not
+// wait until each of these has timed out.
+func TestRouter_AddressIsBackForAMoment(t *testing.T) {
+	t.Parallel()
+	const waiting, workers, events = 60, 4, 20
+	d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+	name := path.Base(d.url)
+	away := "away-" + name
+	var (
+		takes atomic.Int64 // so many events, from now on
+		hangs atomic.Bool
+		hung  atomic.Int64
+	)
+	moody := &sendHook{to, func(ctx context.Context, b *buffer.Batch, next func() error) error {
+		switch {
+		case b.Events[0].Topic != away || takes.Add(-1) >= 0:
+			return next()
+		case !hangs.Load():
+			return &sink.BatchError{Events: []sink.EventError{{Err: sink.Unavailable(errTest)}}}
+		}
+		hung.Add(1)
+		<-ctx.Done()
+		return sink.Unavailable(context.Cause(ctx))
+	}}
+	routes := []buffer.Route{{Sink: "only", BatchSize: 1}}
+	b, err := postgres.Open(postgres.Config{URL: d.url, Pipeline: "orders", Owner: "relay", Connections: 24, Sinks: routes})
+	testkit.NoError(t, err)
+	startRoutedWith(t, b, map[string]sink.Sink{"only": moody}, func(c *pipeline.Config) { c.SendTimeout, c.Workers = time.Second, workers }, routes...)
+	d.insert(t, away, waiting)
+	testserver.Eventually(t, func() error {
+		if n := queryValue[int](t, d, "SELECT count(*) FROM outbox_batches WHERE outages > 0"); n < waiting {
+			return fmt.Errorf("%d of %d batches wait for the address", n, waiting)
+		}
+		return nil
+	})
+	hangs.Store(true)
+	takes.Store(1)
+	testserver.Eventually(t, func() error {
+		if hung.Load() < workers {
+			return errors.New("the address has not taken an event and hung since")
+		}
+		return nil
+	})
+	d.insert(t, name, events)
+	to.expectArrivals(t, name, events)
+	if n := hung.Load(); n > 5*workers {
+		t.Errorf("%d sends to the other address have timed out before; expected a few rounds of the workers", n)
+	}
+}
+
 // TestRouter_FullOfBad: one sink is away, and the other refuses as many batches as may wait, again and again. It gets the events behind them, one batch from
 // time to time. The sink that is away gets them later.
 func TestRouter_FullOfBad(t *testing.T) {

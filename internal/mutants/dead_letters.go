@@ -31,6 +31,20 @@ var deadLetterMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestSinks/divide",
 	},
 	{
+		name: "retries take all workers while batches wait that no worker has leased",
+		file: "distributor/tickets.go",
+		old:  "return d.dueOut-d.unsentOut >= tickets/2",
+		new:  "return false",
+		pkg:  "./distributor", test: "TestTickets_RetriesGetHalfOfTheWorkers",
+	},
+	{
+		name: "a take-over of what no worker has leased takes a retry",
+		file: "outbox/sqlite/order_turns.go",
+		old:  "(t.unsent || due != buffer.DueUnsent)",
+		new:  "(t.unsent || due == buffer.DueUnsent)",
+		pkg:  "./outbox/sqlite", test: "TestSinks/unsent/in_order",
+	},
+	{
 		name: "a blip during a search buries what it met",
 		file: "delivery/refusals.go",
 		old:  "d.afterAlone = d.alone",

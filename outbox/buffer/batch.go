@@ -128,6 +128,8 @@ const (
 	DueSmallest
 	// DueSingle is a batch like DueNewest, but one of a single event comes before the others that were refused as often.
 	DueSingle
+	// DueUnsent is a batch like DueRetry that no worker has leased since a router put it into the queue of its sink; [Backlog].Unsent counts these.
+	DueUnsent
 )
 
 // SuspectAfter is how many unfinished leases in a row make a batch a suspect. The first says nothing: whatever ends a

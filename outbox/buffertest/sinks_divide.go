@@ -13,6 +13,8 @@ import (
 var sinksDivideCases = []sinksTestCase{
 	{name: "divide/a batch of one sink leaves the others alone", run: sinksDivide},
 	{name: "divide/halves keep their turn", ordered: true, run: sinksDivideOrdered},
+	{name: "unsent/batches that no worker has leased are taken over alone", run: sinksUnsent},
+	{name: "unsent/in order", ordered: true, run: sinksUnsentOrdered},
 }
 
 // divideOf divides the batch of a sink, of which the sink refused everything once.
@@ -115,4 +117,60 @@ func sinksDivideOrdered(t *testing.T, p *sinksCase) {
 	expectKeys(t, b, "all")
 	deliver(t, b, "all", second)
 	expectKeys(t, b, "all", "c")
+}
+
+// unsentOf takes over a batch of a sink that no worker has leased yet.
+func unsentOf(t *testing.T, b RoutedBuffer, sink string) *buffer.Lease {
+	t.Helper()
+	batch, err := b.Sink(sink).TakeOver(t.Context(), lease, buffer.DueUnsent)
+	ok(t, "TakeOver", err)
+	return batch
+}
+
+// A batch that is due again and its halves are not taken, though they have been due for longer.
+func sinksUnsent(t *testing.T, p *sinksCase) {
+	b := p.open(t, buffer.Route{Sink: "all", BatchSize: 100})
+	for range 3 {
+		p.topics(t, "call.a", "call.b")
+		routeTo(t, b, "[all]")
+		if batch := unsentOf(t, b, "all"); batch == nil || batch.Len() != 2 {
+			t.Fatalf("a batch that was routed was not taken over: %+v", batch)
+		} else if batch.FirstID == 1 {
+			divideOf(t, b, "all", batch)
+		} else {
+			o := retry(batch, 0)
+			ok(t, "Settle", b.Sink("all").Settle(t.Context(), batch, []buffer.Outcome{o}))
+		}
+		if batch := unsentOf(t, b, "all"); batch != nil {
+			t.Fatalf("%+v was taken over as one that no worker has leased", batch)
+		}
+	}
+	expectDue(t, b, "all", 4, 0)
+	p.topics(t, "call.c")
+	routeTo(t, b, "[all]")
+	expectDue(t, b, "all", 5, 1)
+	if batch := unsentOf(t, b, "all"); batch == nil || batch.Len() != 1 || batch.Events[0].Topic != "call.c" {
+		t.Fatalf("the batch that was routed last was not taken over: %+v", batch)
+	}
+}
+
+// What another batch holds up is not taken, and what was sent before neither.
+func sinksUnsentOrdered(t *testing.T, p *sinksCase) {
+	b := p.open(t, orderedSinks...)
+	p.keys(t, "a")
+	routeAll(t, b, 10)
+	first := expectKeys(t, b, "all", "a")
+	ok(t, "Settle", b.Sink("all").Settle(t.Context(), first, []buffer.Outcome{retry(first, 0)}))
+	p.keys(t, "a")
+	routeAll(t, b, 10)
+	if batch := unsentOf(t, b, "all"); batch != nil {
+		t.Fatalf("%+v was taken over, of the key of another", batch)
+	}
+	p.keys(t, "a", "b")
+	routeAll(t, b, 10)
+	batch := unsentOf(t, b, "all")
+	if batch == nil || batch.Len() != 1 || *batch.Events[0].Key != "b" {
+		t.Fatalf("taken over: %+v, want b alone", batch)
+	}
+	deliver(t, b, "all", expectKeys(t, b, "all", "a"))
 }

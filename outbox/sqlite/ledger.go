@@ -103,6 +103,9 @@ const suspectSQL = `(unfinished_leases > 1 AND state <> 'delivered')`
 const anySuspectSQL = `(unfinished_leases > CASE WHEN state = 'leased' AND due_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now') THEN 2 ELSE 1 END
     AND state <> 'delivered')`
 
+// unsentSQL reports whether no worker has leased a batch, nor one that it was a part of, since it was put into the queue of its sink.
+const unsentSQL = `(state = 'waiting' AND lease_no = 0 AND origins = '[]')`
+
 const takeOverSQL = `
 UPDATE outbox_batches
 SET state = CASE state WHEN 'waiting' THEN 'leased' ELSE state END,
@@ -117,6 +120,7 @@ WHERE group_id = coalesce(?4, (
 var (
 	takeOverNewestSQL = strings.Replace(takeOverSQL, "ORDER BY due_at", "ORDER BY attempts, last_id DESC", 1)
 	takeOverSingleSQL = strings.Replace(takeOverSQL, "ORDER BY due_at", "ORDER BY attempts, events > 1, last_id DESC", 1)
+	takeOverUnsentSQL = strings.Replace(takeOverSQL, "ORDER BY due_at", "AND "+unsentSQL+" ORDER BY due_at", 1)
 )
 
 // takeOverSmallestSQL takes over the batch of [buffer.DueSmallest], among the thousand that became due last: the parts of a batch are due when it is halved.
@@ -168,6 +172,8 @@ func (l ledger) takeOver(ctx context.Context, lease time.Duration, due buffer.Du
 			sql = takeOverSingleSQL
 		case buffer.DueSmallest:
 			sql = takeOverSmallestSQL
+		case buffer.DueUnsent:
+			sql = takeOverUnsentSQL
 		}
 		return tx.row(ctx, sql, l.b.config.Owner, db.Seconds(lease), l.buffer, next, due == buffer.DueSuspect, l.sinkName()), nil
 	})

@@ -118,7 +118,7 @@ func (l ledger) turns(ctx context.Context, tx transaction, look func(t *turn) (f
 func (l ledger) nextTurn(ctx context.Context, tx transaction, due buffer.Due) (group string, err error) {
 	var next *turn
 	err = l.turns(ctx, tx, func(t *turn) (found, goOn bool) {
-		if found = t.ready && t.due && t.suspect == (due == buffer.DueSuspect); found && (next == nil || t.dueAt < next.dueAt) {
+		if found = t.ready && t.due && t.suspect == (due == buffer.DueSuspect) && (t.unsent || due != buffer.DueUnsent); found && (next == nil || t.dueAt < next.dueAt) {
 			next = t
 		}
 		return found, true

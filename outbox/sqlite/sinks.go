@@ -143,7 +143,7 @@ func (q *sinkQueue) Settle(ctx context.Context, batch *buffer.Lease, all []buffe
 const countSinkSQL = `
 SELECT count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND NOT ` + suspectSQL + `),
        count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND ` + suspectSQL + `),
-       count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND state = 'waiting' AND lease_no = 0 AND origins = '[]'),
+       count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND ` + unsentSQL + `),
        count(*) FILTER (WHERE state = 'waiting'),
        count(*) FILTER (WHERE state = 'delivered')
 FROM (SELECT due_at, state, unfinished_leases, lease_no, origins FROM outbox_batches WHERE buffer = ?1 AND sink = ?2 ORDER BY due_at LIMIT 5000)`

@@ -2,6 +2,7 @@ package ledger
 
 import (
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -112,6 +113,9 @@ WITH due AS (
 )` + TakenSQL + NothingSQL
 )
 
+// lockUnsentSQL finds the batch of [buffer.DueUnsent] instead.
+var lockUnsentSQL = strings.Replace(lockReadySQL, "ORDER BY due_at, n LIMIT 50", "AND unsent ORDER BY due_at, n LIMIT 50", 1)
+
 // byLanes reports whether the sink is one of several, and keeps order by key.
 func (l *Ledger) byLanes() bool { return l.base.KeepsOrder(l.sink) }
 
@@ -127,7 +131,11 @@ func (b *Base) KeepsOrder(sink string) bool {
 
 // lockAndCut are the steps that choose a batch and leave it what may be sent.
 func (l *Ledger) lockAndCut(t *Tables, lease time.Duration, due buffer.Due) []pg.Step {
-	sql, args, from := t.SQL(lockReadySQL), l.dueArgs(t, lease, due), pg.Int(l.seq.floor.Load())
+	lock := lockReadySQL
+	if due == buffer.DueUnsent {
+		lock = lockUnsentSQL
+	}
+	sql, args, from := t.SQL(lock), l.dueArgs(t, lease, due), pg.Int(l.seq.floor.Load())
 	return []pg.Step{
 		{SQL: sql, Args: append(append(slices.Clone(args), Near...), from)},
 		{SQL: sql, Args: append(append(args, Far...), from)}, // if there was none

@@ -70,6 +70,9 @@ const smallestSQL = `AND due_at >= coalesce((
     ORDER BY due_at DESC OFFSET 999 LIMIT 1), '-infinity')
   ORDER BY events, first_id LIMIT 1`
 
+// unsentSQL finds that of [buffer.DueUnsent].
+const unsentSQL = `AND ` + UnsentSQL + ` ORDER BY due_at LIMIT 1`
+
 // DueEndingSQL is DueSQL for a batch of a dropped sink that nobody has leased, due or not.
 const DueEndingSQL = `
 WITH due AS (
@@ -171,6 +174,8 @@ func takeOver(
 		sql = strings.Replace(sql, "ORDER BY due_at LIMIT 1", singleSQL, 1)
 	case buffer.DueSmallest:
 		sql = strings.Replace(sql, "ORDER BY due_at LIMIT 1", smallestSQL, 1)
+	case buffer.DueUnsent:
+		sql = strings.Replace(sql, "ORDER BY due_at LIMIT 1", unsentSQL, 1)
 	}
 	leaseEnd := time.Now().Add(lease)
 	begin := l.base.DB.WriteTx(l.base.DB.StatementTimeout, settings...)
