@@ -70,6 +70,8 @@ func (r response) classifyStatus(c Config) error {
 		text += " (redirects are not followed)"
 	case isOutage && (r.status == http.StatusUnauthorized || r.status == http.StatusForbidden):
 		text += " (check the sink's credentials; the events wait)"
+	case isOutage && (r.status == http.StatusNotFound || r.status == http.StatusMethodNotAllowed || r.status == http.StatusGone):
+		text += " (check the sink's URL; the events wait)"
 	case isOutage && r.status == http.StatusProxyAuthRequired:
 		text += " (check the proxy's user and password; the events wait)"
 	}
