@@ -1,6 +1,7 @@
 package admin
 
 import (
+	"encoding/json"
 	"testing"
 	"time"
 
@@ -17,5 +18,12 @@ func TestDelayedReport(t *testing.T) {
 	d := delayedReport(&buffer.Status{Delayed: 1234, NextDelayed: 90 * time.Minute}, now)
 	if got, want := d.Text(), "delayed: 1,234, next at 2026-12-01T08:30:00Z"; got != want {
 		t.Errorf("got %q, want %q", got, want)
+	}
+	d = delayedReport(&buffer.Status{Delayed: 1, NextDelayed: 365 * 24 * time.Hour}, now)
+	if got, want := d.Text(), "delayed: 1, next in more than a year"; got != want {
+		t.Errorf("got %q, want %q", got, want)
+	}
+	if text, err := json.Marshal(d); err != nil || string(text) != `{"events":1}` {
+		t.Errorf("the JSON is %s, %v", text, err)
 	}
 }

@@ -264,19 +264,29 @@ func NewPipelineReport(
 // DelayedReport says how many events are delayed.
 type DelayedReport struct {
 	Events int64 `json:"events"`
-	// NextAt is when the next of them becomes available.
-	NextAt time.Time `json:"next_at"`
+	// NextAt is when the next of them becomes available; zero if that is more than a year away.
+	NextAt time.Time `json:"next_at,omitzero"`
 }
+
+// farAway is how far ahead a delayed event is looked at: buffers count more as a year.
+const farAway = 365 * 24 * time.Hour
 
 func delayedReport(s *buffer.Status, now time.Time) *DelayedReport {
 	if s.Delayed == 0 {
 		return nil
 	}
-	return &DelayedReport{s.Delayed, now.Add(s.NextDelayed).UTC().Truncate(time.Millisecond)}
+	report := &DelayedReport{Events: s.Delayed}
+	if s.NextDelayed < farAway {
+		report.NextAt = now.Add(s.NextDelayed).UTC().Truncate(time.Millisecond)
+	}
+	return report
 }
 
 // Text is a line for people.
 func (d *DelayedReport) Text() string {
+	if d.NextAt.IsZero() {
+		return "delayed: " + Pending(d.Events) + ", next in more than a year"
+	}
 	return "delayed: " + Pending(d.Events) + ", next at " + d.NextAt.Format(time.RFC3339)
 }
 

@@ -37,7 +37,7 @@ ok  lists: sqlite:///var/lib/app.db (events) -> rediss://cache (list {topic}), 1
 ok  bus: postgres://***@db/bus (outbox_events) -> nats://***@bus (JetStream subject orders.{topic}), 4 workers, batches of 1000, @every 1s
 ok  hooks: postgres://***@db/hooks (outbox_events) -> https://api.example/hook?*** (POST ndjson), 4 workers, batches of 1000, @every 1s
 ok  lines: postgres://***@db/lines (outbox_events) -> file:///var/log/events (NDJSON), 4 workers, batches of 1000, @every 1s
-`, "")
+`, "warning: "+path+":17:17: sink.headers.Authorization looks like a secret, and its value is in clear text in the file; write ${NAME} or ${file:/path}\n")
 }
 
 // A failover of Redis may lose events that it acknowledged.

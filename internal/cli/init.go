@@ -434,6 +434,7 @@ func warnings(d *scaffold.Draft, zone string) []scaffold.Notice {
 	all = append(all, d.Source.Marks()...)
 	all = append(all, d.Source.Ends()...)
 	all = append(all, d.Values...)
+	all = append(all, d.Source.Gates(d.Values)...)
 	if column := d.Source.Delay(); column != "" {
 		add("No row is sent before the time in " + column + ": it is source.available_at in the file. If it says something else, remove that line.")
 	}

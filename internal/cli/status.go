@@ -228,17 +228,20 @@ type alsoOwned interface {
 // status returns the status of a buffer, what blocks vacuum, and what the pipeline left behind.
 func status(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (s buffer.Status, found blockers, err error) {
 	s, err = b.Status(ctx)
-	source, ok := b.(supervisor.Source)
-	if !ok || err != nil {
+	if err != nil {
 		return s, found, err
-	}
-	if space, ok := b.(buffer.SpaceChecker); ok {
-		found.full = space.CheckSpace(ctx)
 	}
 	if owner, ok := b.(alsoOwned); ok {
 		if found.left, err = owner.AlsoOwned(ctx); err != nil {
 			return s, found, err
 		}
+	}
+	source, ok := b.(supervisor.Source)
+	if !ok {
+		return s, found, nil
+	}
+	if space, ok := b.(buffer.SpaceChecker); ok {
+		found.full = space.CheckSpace(ctx)
 	}
 	all, err := source.Blockers(ctx)
 	if err != nil {

@@ -276,30 +276,47 @@ func TestDoctor_OwnerOfTheTable(t *testing.T) {
 // Another table got the name of a pipeline's table, and rows that a relay claimed are in the old one.
 func TestReplacedTable(t *testing.T) {
 	t.Parallel()
-	for name, own := range map[string]bool{"own": true, "custom": false} {
+	for name, c := range map[string]struct{ own, sqlite bool }{"own": {true, false}, "custom": {false, false}, "SQLite": {true, true}, "SQLite, custom": {false, true}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			db := newAppDatabase(t, false)
+			own := c.own
+			db := newAppDatabase(t, c.sqlite)
 			source := "url: '" + db.url + "', table: mails"
+			const columns = "topic text, payload text, group_id text, created_at text"
+			create, like, second, prefix := "id bigserial PRIMARY KEY, topic text, payload jsonb, group_id uuid, created_at timestamptz DEFAULT now()", "LIKE mails", "LIKE mails_old INCLUDING ALL", "public."
+			stamp := "gen_random_uuid()"
+			if c.sqlite {
+				create, prefix, stamp = "id INTEGER PRIMARY KEY AUTOINCREMENT, "+columns, "", "'11111111-1111-4111-8111-111111111111'"
+			}
 			if !own {
-				db.exec("CREATE TABLE mails (id bigserial PRIMARY KEY, topic text, payload jsonb, group_id uuid, created_at timestamptz DEFAULT now())")
+				db.exec("CREATE TABLE mails (" + create + ")")
 				source += ", project: 'SELECT e.id, e.payload FROM {events} e'"
 			}
 			path := write(t, "pipelines:\n  - name: p\n    source: {"+source+"}\n    sink: {url: 'stdout:'}\n")
 			if r := do(t, nil, "migrate", "-c", path); r.code != 0 {
 				t.Fatal(r.stdout + r.stderr)
 			}
-			db.exec("CREATE TABLE others (LIKE mails); INSERT INTO others (id, topic, payload, created_at) VALUES (1, 't', '1', now())") // no relay claimed it
-			db.exec("INSERT INTO mails (topic, payload) VALUES ('t', '1'), ('t', '2'); ALTER TABLE mails RENAME TO mails_old; CREATE TABLE mails (LIKE mails_old INCLUDING ALL)")
+			if c.sqlite && own {
+				db.exec("CREATE TABLE others AS SELECT * FROM mails; INSERT INTO others (id, topic, payload) VALUES (1, 't', '1')")
+				db.exec("INSERT INTO mails (topic, payload) VALUES ('t', '1'), ('t', '2'); ALTER TABLE mails RENAME TO mails_old")
+				do(t, nil, "migrate", "-c", path) // makes an empty one
+			} else {
+				if c.sqlite {
+					like, second = create, create
+				}
+				db.exec("CREATE TABLE others (" + like + "); INSERT INTO others (id, topic, payload, created_at) VALUES (1, 't', '1', '2026-01-01')") // no relay claimed it
+				db.exec("INSERT INTO mails (topic, payload) VALUES ('t', '1'), ('t', '2'); ALTER TABLE mails RENAME TO mails_old; CREATE TABLE mails (" + second + ")")
+			}
 			if !own {
 				if r := do(t, nil, "doctor", "-c", path); strings.Contains(r.stdout, "another table got its name") {
 					t.Errorf("of rows that no relay claimed doctor says\n%s", r.stdout)
 				}
-				db.exec("UPDATE mails_old SET group_id = gen_random_uuid() WHERE id = 1")
+				db.exec("UPDATE mails_old SET group_id = " + stamp + " WHERE id = 1")
 			}
 			for _, command := range []string{"doctor", "status"} {
 				r := do(t, nil, command, "-c", path)
-				if !strings.Contains(r.stdout+r.stderr, "table public.mails_old has the columns of public.mails and rows (2 of the first 10000") || strings.Contains(r.stdout, "public.others") {
+				said := strings.ReplaceAll(r.stdout+r.stderr, `"`, "")
+				if !strings.Contains(said, "table "+prefix+"mails_old has the columns of "+prefix+"mails and rows (2 of the first 10000") || strings.Contains(said, "table "+prefix+"others") {
 					t.Errorf("%s says\n%s", command, r.stdout+r.stderr)
 				}
 			}

@@ -224,6 +224,7 @@ type HTTPSink struct {
 	// Headers have canonical names; values may contain {topic} and {key}. Nil if there are none.
 	Headers map[string]Secret
 	literal []literalBrace // in Headers
+	odd     []oddSecret
 	// Format is "json", "ndjson", "array", "form", "cloudevents" or "cloudevents-binary".
 	Format string
 	// Request and Results are jq programs; "" means none. Secrets are what they read as $secret.NAME, by name.

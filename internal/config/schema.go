@@ -335,7 +335,7 @@ func (s *Sink) keys() []key {
 		{name: "credentials", variants: []string{nats}, value: credential(&s.NATS.Credentials), help: "A .creds file, or its content as `${file:...}`."},
 		{name: "nkey", variants: []string{nats}, value: credential(&s.NATS.NKey), help: "A file with the seed of a user nkey, or the seed; not with credentials."},
 		{name: "method", variants: []string{http}, value: choice(&s.HTTP.Method, "POST", "PUT", "PATCH"), def: "POST", help: "The request method."},
-		{name: "headers", variants: []string{http}, value: headers{&s.HTTP.Headers, &s.HTTP.literal}, help: "Additional headers; values may contain `{topic}` and `{key}`. They override the relay's own."},
+		{name: "headers", variants: []string{http}, value: headers{&s.HTTP.Headers, &s.HTTP.literal, &s.HTTP.odd}, help: "Additional headers; values may contain `{topic}` and `{key}`. They override the relay's own; do not set Idempotency-Key."},
 		{
 			name: "format", variants: []string{nats, http}, value: sinkFormat{s},
 			help: "http: `json` (default), one JSON object; `ndjson`, one event a line; `array`, an array of events; `form`, the fields that `request` returns; " +
@@ -363,9 +363,9 @@ func (s *Sink) keys() []key {
 			name: "max_in_flight", variants: []string{http}, value: integer(&s.HTTP.MaxInFlight, 1, 10_000),
 			help: "The maximum number of concurrent requests of this process. Default: `workers`.",
 		},
-		{name: "bearer", variants: []string{http}, value: secret(&s.HTTP.Bearer), help: "A token for `Authorization: Bearer`."},
-		{name: "basic", variants: []string{http}, value: optional{mapping{&s.HTTP.Basic}}, help: "A user and password for `Authorization: Basic`."},
-		{name: "oauth2", variants: []string{http}, value: optional{mapping{&s.HTTP.OAuth2}}, help: "Client credentials, for a token that the relay fetches and renews."},
+		{name: "bearer", variants: []string{http}, value: noted(secret(&s.HTTP.Bearer), "bearer", &s.HTTP.odd), help: "A token for `Authorization: Bearer`."},
+		{name: "basic", variants: []string{http}, value: optional{mapping{&httpBasic{&s.HTTP}}}, help: "A user and password for `Authorization: Basic`."},
+		{name: "oauth2", variants: []string{http}, value: optional{mapping{&httpOAuth2{&s.HTTP}}}, help: "Client credentials, for a token that the relay fetches and renews."},
 		{name: "sign", variants: []string{http}, value: optional{mapping{&s.HTTP.Sign}}, help: "Standard Webhooks signatures."},
 		{name: "proxy", variants: []string{http}, value: httpURL(&s.HTTP.Proxy), help: "The URL of a proxy. Default: HTTPS_PROXY, HTTP_PROXY and NO_PROXY."},
 		{
@@ -400,18 +400,26 @@ func (h *httpRate) keys() []key {
 	}
 }
 
-func (b *Basic) keys() []key {
+// httpBasic is the basic authentication of an http sink.
+type httpBasic struct{ *HTTPSink }
+
+func (h *httpBasic) keys() []key {
+	b := &h.Basic
 	return []key{
 		{name: "user", value: nonEmpty(&b.User, "a user name"), required: true, help: "The user."},
-		{name: "password", value: secret(&b.Password), help: "The password."},
+		{name: "password", value: noted(secret(&b.Password), "basic.password", &h.odd), help: "The password."},
 	}
 }
 
-func (o *OAuth2) keys() []key {
+// httpOAuth2 is the OAuth2 of an http sink.
+type httpOAuth2 struct{ *HTTPSink }
+
+func (h *httpOAuth2) keys() []key {
+	o := &h.OAuth2
 	return []key{
 		{name: "token_url", value: httpURL(&o.TokenURL), required: true, help: "The token endpoint."},
 		{name: "client_id", value: nonEmpty(&o.ClientID, "a client id"), required: true, help: "The client id."},
-		{name: "client_secret", value: secret(&o.ClientSecret), required: true, help: "The client secret."},
+		{name: "client_secret", value: noted(secret(&o.ClientSecret), "oauth2.client_secret", &h.odd), required: true, help: "The client secret."},
 		{name: "scopes", value: names(&o.Scopes), help: "The scopes of the token."},
 		{name: "audience", value: nonEmpty(&o.Audience, "an audience"), help: "The audience of the token, if the server requires one."},
 	}

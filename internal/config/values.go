@@ -150,6 +150,7 @@ type headers struct {
 	into *map[string]Secret
 	// literal gets what looks like a placeholder in the values and is none.
 	literal *[]literalBrace
+	odd     *[]oddSecret
 }
 
 // literalBrace is a name in braces that is sent as it is written.
@@ -182,6 +183,7 @@ func (h headers) read(r *reader, e entry) {
 		var value Secret
 		secret(&value).read(r, entry{path: join(e.path, p.name), key: p.key, node: p.value})
 		(*h.into)[name] = value
+		noteHeader(h.odd, p.name, textOf(p.value), value.Reveal())
 		for _, found := range otherBraces.FindAllStringSubmatch(placeholders.Replace(textOf(p.value)), -1) {
 			*h.literal = append(*h.literal, literalBrace{r.place(p.value), join(e.path, p.name), found[1]})
 		}

@@ -94,12 +94,11 @@ func (p *Pipeline) UnsentOfBatch() (text, fix string) {
 		return "", ""
 	}
 	program := p.Sink.HTTP.Request
+	if part := jq.Cuts(program); part != "" && !eventsComment.MatchString(program) {
+		return "leaves out events of a batch by " + shownPart(program, part, "their position") + ", and they count as delivered, too", "send all events, as [.events[] | ...] does; or add a comment: # not sent: events"
+	}
 	if part := jq.Filters(program); part != "" && !eventsComment.MatchString(program) {
-		// A secret is only masked if it stands there as it is.
-		if len(part) > 60 || strings.Contains(part, `"`) && !strings.Contains(program, part) {
-			part = "a condition"
-		}
-		return "sends only the events that pass " + part + ", and the others count as delivered, too",
+		return "sends only the events that pass " + shownPart(program, part, "a condition") + ", and the others count as delivered, too",
 			`name those that are meant by match of a sink, or by source.where; or let the program fail for the others, as // error("no email") does: they become dead letters; or add a comment: # not sent: events`
 	}
 	n, ok := jq.Picks(program)
@@ -117,6 +116,14 @@ func (p *Pipeline) UnsentOfBatch() (text, fix string) {
 	}
 	return "sends " + events + " of a batch " + text + ", and all of them count as delivered",
 		fmt.Sprintf("set batch_size: %d, or send all events, as [.events[] | ...] does", n)
+}
+
+// shownPart is a part of a program for a warning, or other words for it. A secret is only masked if it stands there as it is.
+func shownPart(program, part, other string) string {
+	if len(part) > 60 || strings.Contains(part, `"`) && !strings.Contains(program, part) {
+		return other
+	}
+	return part
 }
 
 // leavesOut reports whether the request program of a sink leaves out events on purpose, as a dead-letter hook may, or a warning says so already.
@@ -170,6 +177,9 @@ func (s *Sink) warn(path string, add func(at Place, text, fix string)) {
 	}
 	if s.Driver != "http" {
 		return
+	}
+	for _, o := range s.HTTP.odd {
+		add(s.Place, path+"."+o.key+" "+o.text, o.fix)
 	}
 	for _, one := range s.UnknownMembers() {
 		add(s.Place, path+"."+one.Program+" reads "+one.Text, one.Fix)

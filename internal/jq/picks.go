@@ -2,6 +2,7 @@ package jq
 
 import (
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,6 +32,19 @@ func Filters(text string) string {
 		return ""
 	}
 	for part := range p.filters {
+		return part
+	}
+	return ""
+}
+
+// Cuts returns the part of a program for requests that leaves out events by their position however many there are, such as .[1:], if the program surely sends
+// no event around it. It returns "" for a program with several such parts, because together they may send each event.
+func Cuts(text string) string {
+	p := picker{cuts: map[string]bool{}}
+	if !p.sure(text) || len(p.picked) > 0 || len(p.cuts) != 1 {
+		return ""
+	}
+	for part := range p.cuts {
 		return part
 	}
 	return ""
@@ -106,6 +120,8 @@ type picker struct {
 	deciding bool
 	// filters are the parts that leave out events; nil if they are not looked for.
 	filters map[string]bool
+	// cuts are the parts that leave out events by their position; nil if they are not looked for.
+	cuts map[string]bool
 	// each is true within what runs once for each event, inner within a part of it that leaves out no event, such as an array.
 	each, inner bool
 	scope[portion]
@@ -138,6 +154,16 @@ func (p picker) pick(what string, n int) portion {
 		*p.aware = true
 	}
 	return ofNone
+}
+
+// cut notes a part that leaves out events by their position, and reports whether it does.
+func (p picker) cut(part string) bool {
+	if p.cuts == nil {
+		return false
+	}
+	p.cuts[part] = true
+	*p.aware = *p.aware || p.deciding
+	return true
 }
 
 // decide walks a condition.
@@ -217,10 +243,26 @@ func (p picker) index(i *gojq.Index, of, in portion) portion {
 		return p.pick(strconv.Itoa(start), 1)
 	case i.IsSlice && isEnd && (i.Start == nil || isStart) && 0 <= start && start < end:
 		return p.pick("["+strconv.Itoa(start)+":"+strconv.Itoa(end)+"]", end-start)
+	case i.IsSlice && isStart && start < 0 && i.End == nil:
+		return p.pick("["+strconv.Itoa(start)+":]", -start)
+	case i.IsSlice && (i.Start == nil || isStart) && (i.End == nil || isEnd) && (start > 0 || end < 0) && p.cut("."+sliceOf(i, start, end)):
+		return ofNone
 	case i.IsSlice:
 		return ofEach
 	}
 	return ofAll
+}
+
+// sliceOf is a slice with constant limits as it is written.
+func sliceOf(i *gojq.Index, start, end int) string {
+	text := "["
+	if i.Start != nil {
+		text += strconv.Itoa(start)
+	}
+	if text += ":"; i.End != nil {
+		text += strconv.Itoa(end)
+	}
+	return text + "]"
 }
 
 func member(name string, of portion) portion {
@@ -324,6 +366,9 @@ func (p picker) object(o *gojq.Object, in portion) (s portion) {
 	return s
 }
 
+// elements matches a query for elements of an array by their position.
+var elements = regexp.MustCompile(`^\.\[-?\d*(:-?\d*)?\]$`)
+
 func (p picker) function(f *gojq.Func, in portion) portion {
 	body, inside, defined := p.call(f)
 	switch {
@@ -357,7 +402,28 @@ func (p picker) function(f *gojq.Func, in portion) portion {
 		if p.query(last, in.element()); in == ofEach {
 			return p.plain(f.Name, in)
 		}
-	case "first", "last", "limit", "nth":
+	case "nth":
+		if len(f.Args) == 1 {
+			if n, ok := constant(last); ok && in == ofEach {
+				return p.pick(strconv.Itoa(n), 1)
+			}
+			return both(p.query(last, in), in).single()
+		}
+		if p.query(last, in) == ofOne {
+			return p.pick(f.String(), 1)
+		}
+		return p.query(last, in)
+	case "skip":
+		s := p.query(last, in)
+		if n, ok := constant(f.Args[0]); s == ofOne && ok && n > 0 && p.cut(f.String()) {
+			return ofNone
+		}
+		return s
+	case "del":
+		if in == ofEach && elements.MatchString(strings.ReplaceAll(last.String(), " ", "")) && p.cut(f.String()) {
+			return ofNone
+		}
+	case "first", "last", "limit":
 		s, n := p.query(last, in), 1
 		if f.Name == "limit" {
 			count, ok := constant(f.Args[0])

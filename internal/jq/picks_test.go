@@ -31,6 +31,11 @@ func TestPicks(t *testing.T) {
 		".events[0].payload.lines[] |= . + 1":                                           -1, // not followed
 		"{key: $secret.KEY, mail: (\"\\(.events[0].payload.email)\" | ascii_downcase)}": 1,
 		"try .events[0].payload catch {}":                                               1,
+		".events | nth(0)":                                                              1,
+		".events | nth(1) | .payload":                                                   1,
+		"nth(2; .events[])":                                                             1,
+		".events[-3:]":                                                                  3,
+		"[.events[] | .payload.lines | nth(0)]":                                         -1,
 		".events[:1]":                                                                   1,
 		"{records: .events[0:10]}":                                                      10,
 		"[limit(5; .events[] | .payload)]":                                              5,
@@ -111,6 +116,35 @@ func TestFilters(t *testing.T) {
 		"not a program (":                                                                          "",
 	} {
 		if got := Filters(program); got != want {
+			t.Errorf("%s: got %q, want %q", program, got, want)
+		}
+	}
+}
+
+func TestCuts(t *testing.T) {
+	t.Parallel()
+	for program, want := range map[string]string{
+		".events | .[1:]":                       ".[1:]",
+		".events[1:]":                           ".[1:]",
+		"[.events[:-1][] | .payload]":           ".[:-1]",
+		"[.events[1:-1][] | {id, d: .payload}]": ".[1:-1]",
+		"[.events[]][2:]":                       ".[2:]",
+		"{records: (.events | map(.payload) | .[1:]), batch: .group_id}": ".[1:]",
+		"[skip(1; .events[])]":                 "skip(1; .events[])",
+		".events | del(.[0])":                  "del(.[0])",
+		".events | del(.[:2]) | map(.payload)": "del(.[:2])",
+
+		".": "", ".events": "", ".events[0:]": "", ".events[:2]": "", ".events[0]": "", "[.events[] | .payload[1:]]": "",
+		".events | [.[0], .[1:]]": "", "[.events[:-1], .events[1:]]": "", "{all: .events, rest: .events[1:]}": "",
+		"reduce .events[1:][] as $e (.events[0]; . * $e)":            "",
+		"if .events[1:] != [] then error(\"x\") else .events end":    "",
+		"if (.events[1:] | length) > 0 then error(\"x\") else 1 end": "",
+		"[.events[] | del(.[0])]":                                    "",
+		".events | del(.[] | select(.key == null))":                  "",
+		"{rest: .events[1:], n: (.events | length)}":                 "",
+		"not a program (": "",
+	} {
+		if got := Cuts(program); got != want {
 			t.Errorf("%s: got %q, want %q", program, got, want)
 		}
 	}

@@ -131,8 +131,8 @@ var deadLetterMutants = []mutant{
 	{
 		name: "a login page counts as a delivery, and nobody is told",
 		file: "sink/httpsink/notices.go",
-		old:  "case isSuccess(r.status) && r.isPage:",
-		new:  "case isSuccess(r.status) && r.isPage && events < 0:",
+		old:  `case isSuccess(r.status) && r.page != "" && r.failed == "":`,
+		new:  `case isSuccess(r.status) && r.page != "" && events < 0:`,
 		pkg:  "./sink/httpsink", test: "TestNotices$",
 	},
 	{

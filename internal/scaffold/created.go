@@ -77,7 +77,7 @@ func (s *Source) AddCreated() string {
 // Times returns the columns that hold times and suggest nothing else by their names. None of them says by its name that it is the time of the insert.
 func (s *Source) Times() (names []string) {
 	for i := range s.Table.Columns {
-		if c := &s.Table.Columns[i]; buffer.Suggests(c.Name) == buffer.SuggestsNothing && (strings.HasPrefix(c.Type, "timestamp") || s.Driver == "sqlite" && strings.HasSuffix(strings.ToLower(c.Name), "_at")) {
+		if c := &s.Table.Columns[i]; buffer.Suggests(c.Name) == buffer.SuggestsNothing && !buffer.LooksWait(c.Name) && (strings.HasPrefix(c.Type, "timestamp") || s.Driver == "sqlite" && strings.HasSuffix(strings.ToLower(c.Name), "_at")) {
 			names = append(names, c.Name)
 		}
 	}

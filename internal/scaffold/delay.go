@@ -61,12 +61,13 @@ func (s *Source) Undelayed() (column, needs string) {
 	return "", ""
 }
 
-// Due returns what to do to keep rows until the time in a column: the condition for source.where. A timestamp without time zone is compared in UTC if
-// the database's zone is another one, which is zone.
-func (s *Source) Due(column, zone string) string {
-	c, name, condition := s.Table.Column(column), identifier(column), ""
+// dueCondition returns the condition for rows whose time in a column is over; "" for a number. A timestamp without time zone is compared in UTC if the database's
+// zone is another one, which is zone.
+func (s *Source) dueCondition(c *introspect.Column, zone string) (condition string) {
+	name := identifier(c.Name)
 	switch {
 	case s.Driver == "sqlite" && (c.Integer() || c.Type == "real"), c.Integer(): // in seconds or milliseconds
+		return ""
 	case s.Driver == "sqlite":
 		condition = "julianday(" + name + ") <= julianday('now')"
 	case c.Type == "timestamp without time zone" && zone != "":
@@ -79,6 +80,12 @@ func (s *Source) Due(column, zone string) string {
 	if condition != "" && !c.NotNull {
 		condition = name + " IS NULL OR " + condition
 	}
+	return condition
+}
+
+// Due returns what to do to keep rows until the time in a column: the condition for source.where. zone is the database's, unless that is UTC.
+func (s *Source) Due(column, zone string) string {
+	condition := s.dueCondition(s.Table.Column(column), zone)
 	m, marked := s.mark()
 	switch {
 	case condition == "":

@@ -20,6 +20,8 @@ type mark struct {
 type Notice struct {
 	Text  string
 	Lines []string
+	// Column is the one whose values it is about; "" for other warnings.
+	Column string
 }
 
 // inspected reports whether the meaning of the columns is guessed from their names.
@@ -56,7 +58,7 @@ func (s *Source) Marks() (all []Notice) {
 		default:
 			text += change + ", with your values:"
 		}
-		all = append(all, Notice{text, lines})
+		all = append(all, Notice{Text: text, Lines: lines})
 	}
 	return all
 }
@@ -139,8 +141,8 @@ func (s *Source) Ends() (all []Notice) {
 		names[i] = all[i].Text
 	}
 	line := "where: " + quoted(strings.Join(live, " AND "))
-	return []Notice{{text + strings.Join(names, " or ") + " look as if they had been given up or withdrawn. They are events, too, and are sent. " +
-		"If they are none, set in source:", []string{line}}}
+	return []Notice{{Text: text + strings.Join(names, " or ") + " look as if they had been given up or withdrawn. They are events, too, and are sent. " +
+		"If they are none, set in source:", Lines: []string{line}}}
 }
 
 // Stays reports whether the configuration marks the rows of a custom table, and does not delete them. column is the one that it

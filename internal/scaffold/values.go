@@ -112,7 +112,7 @@ func (s *Source) later(c *introspect.Column) []Probe {
 // early returns the notice that rows which have something are sent at once.
 func (s *Source) early(c *introspect.Column, what string) func(rows string) Notice {
 	return func(rows string) Notice {
-		n := Notice{Text: "Warning: " + rows + " have " + what + ", and are sent at once. If it delays rows, "}
+		n := Notice{Column: c.Name, Text: "Warning: " + rows + " have " + what + ", and are sent at once. If it delays rows, "}
 		if s.unfit(c) == "" && s.delay() == nil {
 			n.Text += "add to source (relay doctor then names the index that it needs):"
 			n.Lines = []string{"available_at: " + scalar(c.Name)}
@@ -140,6 +140,7 @@ func (s *Source) sent(c *introspect.Column) []Probe {
 			change = "set in source"
 		}
 		return Notice{
+			Column: c.Name,
 			Text: "Warning: " + rows + " look as if a loop had sent them, by the values of " + c.Name + ". The relay does not look at it, and would send them again. If it says which rows are events, " +
 				change + ", with your values:",
 			Lines: s.linesOf(stateMark(c), m),

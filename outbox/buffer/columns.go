@@ -23,6 +23,12 @@ const (
 	SuggestsEnd
 	// SuggestsDelay is a time before which a row must not be sent, such as run_at.
 	SuggestsDelay
+	// SuggestsHeld is a boolean that is true for a row that may not be sent, such as draft or on_hold.
+	SuggestsHeld
+	// SuggestsReady is a boolean that is false for a row that may not be sent yet, such as approved.
+	SuggestsReady
+	// SuggestsVerdict is a column of words that may say so, such as review.
+	SuggestsVerdict
 )
 
 // suggestions are names in lower case, without separators.
@@ -37,6 +43,12 @@ var suggestions = []struct {
 	{SuggestsState, regexp.MustCompile(`^(status|state)$`)},
 	{SuggestsDelay, regexp.MustCompile(`^(available|run|send|deliver|process|execute|scheduled|visible|nextattempt|nextretry|nexttry|nextrun|retry)at(utc)?$` +
 		`|^(send|deliver|process)after(utc)?$|^nextrun(utc)?$|^embargountil(utc)?$|^scheduledfor$|^notbefore$`)},
+	{SuggestsHeld, regexp.MustCompile(`^(is|was)?(draft|onhold|hold|held|paused|suspended|blocked|test|testmode|testdata|dryrun|sandbox|muted|suppressed|hidden|disabled|inactive|archived` +
+		`|ignored?|excluded|unsubscribed|optedout|spam|quarantined|void|voided|obsolete|superseded|withdrawn|embargoed|frozen|incomplete)$` +
+		`|^(permanently)?failed(permanently)?$|^(needs|requires|pending|awaiting)(review|approval|confirmation)$|^(donot|dont|no|never)send$`)},
+	{SuggestsReady, regexp.MustCompile(`^(is|was)?(approved|enabled|active|ready|readytosend|sendable|confirmed|verified|released|cleared|authori[sz]ed|publishable|live|final|finali[sz]ed|reviewed` +
+		`|committed|optedin|consented|visible|allowed|deliverable)$|^(should|can|may|to|allow)(be)?(send|sent|publish|published|deliver|delivered|notify)$`)},
+	{SuggestsVerdict, regexp.MustCompile(`^(review|approval|moderation|outcome|verdict|decision|disposition)(state|status|result|outcome)?$`)},
 }
 
 // done matches names such as sent, sent_at, SentOnUtc, date_sent and is_sent.
@@ -67,7 +79,7 @@ func LooksDelay(column string) bool { return Suggests(column) == SuggestsDelay }
 var (
 	// noDelay are names, in lower case, of times that lie in the future and delay nothing.
 	noDelay = regexp.MustCompile(`expir|valid|deadline|until|ttl|lock|lease|retain|purge|delet|birth|end|stop|renew|creat|insert|updat|modif`)
-	waits   = regexp.MustCompile(`^(wait|hold|held|defer|delay|snooze|visible|invisible|hidden|embargo|sleep)`)
+	waits   = regexp.MustCompile(`^(wait|hold|held|defer|delay|snooze|visible|invisible|hidden|embargo|sleep)|^(valid|effective|active|live)_?from`)
 	// noMark are names of columns that say what happened, and not what became of the row.
 	noMark = regexp.MustCompile(`type|topic|event|name|kind|action|verb|channel|subject|title|message|reason|body|payload|data|content|key`)
 )
@@ -78,6 +90,15 @@ func MayDelay(column string) bool {
 	return waits.MatchString(name) || !noDelay.MatchString(name)
 }
 
+// LooksWait reports whether the name of a column suggests that a time in it delays rows, though not as clearly as that of [LooksDelay], such as embargo or valid_from.
+func LooksWait(column string) bool { return waits.MatchString(strings.ToLower(column)) }
+
+// LooksGate reports whether the name of a column suggests that it says which rows may be sent, such as draft, approved or review.
+func LooksGate(column string) bool {
+	s := Suggests(column)
+	return s == SuggestsHeld || s == SuggestsReady || s == SuggestsVerdict
+}
+
 // MayMark reports whether a column with values such as sent may be the mark of a loop, as far as its name says nothing else, such as event_type.
 func MayMark(column string) bool { return !noMark.MatchString(strings.ToLower(column)) }
 
@@ -86,7 +107,25 @@ func MayMark(column string) bool { return !noMark.MatchString(strings.ToLower(co
 const (
 	DoneValues = "'true', 'sent', 'done', 'processed', 'published', 'dispatched', 'delivered', 'completed', 'success'"
 	EndValues  = "'failed', 'error', 'errored', 'dead', 'cancelled', 'canceled', 'rejected', 'discarded', 'abandoned', 'skipped', 'aborted'"
+	// HeldValues are those of a [SuggestsVerdict] that says that a row may not be sent, or not yet.
+	HeldValues = "'pending', 'pending_review', 'pending_approval', 'in_review', 'needs_review', 'under_review', 'review', 'draft', 'hold', 'on_hold', 'held', 'paused', 'blocked', 'denied', 'declined', 'unapproved', 'withdrawn', " + EndValues
 )
+
+// Gate returns the condition in SQL for rows that a column lets be sent, by its name: a row without a value may be sent unless the column must say so. name is the
+// quoted column, nullable whether it may be NULL.
+func Gate(what Suggestion, name string, nullable bool) string {
+	switch {
+	case what == SuggestsVerdict:
+		return "(lower(" + name + ") IN (" + HeldValues + ")) IS NOT TRUE"
+	case what == SuggestsReady && nullable:
+		return name + " IS TRUE"
+	case what == SuggestsReady:
+		return name
+	case nullable:
+		return name + " IS NOT TRUE"
+	}
+	return "NOT " + name
+}
 
 var (
 	state = regexp.MustCompile(`stat(e|us)$`)

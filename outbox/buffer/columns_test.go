@@ -18,7 +18,10 @@ func TestSuggests(t *testing.T) {
 		buffer.SuggestsOutcome: {"published_at", "executed_at", "delivered_at"},
 		buffer.SuggestsEnd:     {"failed_at"},
 		buffer.SuggestsState:   {"status"},
-		buffer.SuggestsNothing: {"created_at", "inserted_at", "occurred_at", "started_at", "last_run_at", "reminded", "due", "due_at", "publish_at", "start_at", "until", "time", "after"},
+		buffer.SuggestsHeld:    {"draft", "on_hold", "isTest", "paused", "failed_permanently", "needs_review"},
+		buffer.SuggestsReady:   {"approved", "is_enabled", "ready", "should_send"},
+		buffer.SuggestsVerdict: {"review", "outcome", "review_status"},
+		buffer.SuggestsNothing: {"is_gift", "approved_by", "approved_at", "test_id", "reviewer", "valid_from", "created_at", "inserted_at", "occurred_at", "started_at", "last_run_at", "reminded", "due", "due_at", "publish_at", "start_at", "until", "time", "after"},
 	} {
 		for _, column := range columns {
 			if got := buffer.Suggests(column); got != want {

@@ -206,6 +206,7 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 	c.early(ctx, d, s)
 	c.postponed(ctx, d, s)
 	c.ended(ctx, d, s.columns)
+	c.gates(ctx, d, s)
 	if step := tableScan(steps); step != "" {
 		fix := "create an index on the column by which that table is joined"
 		if !uses && !f.groupIndexed {

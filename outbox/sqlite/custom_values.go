@@ -90,6 +90,23 @@ func (c *customTable) ended(ctx context.Context, d *diagnosis, columns []string)
 	}
 }
 
+// gates adds rows that look as if they may not be sent, or not yet, among some of those that wait.
+func (c *customTable) gates(ctx context.Context, d *diagnosis, s *shape) {
+	var found projection.Gates
+	for _, column := range s.columns {
+		if !buffer.LooksGate(column) || c.excludes(column) || c.b.config.Custom.Excepted(column) {
+			continue
+		}
+		what, name := buffer.Suggests(column), db.Quote(column)
+		condition, typed := buffer.Gate(what, name, !slices.Contains(s.notNull, column)), " AND typeof("+name+") = 'integer'"
+		if what == buffer.SuggestsVerdict {
+			typed = ""
+		}
+		c.countWaiting(ctx, d, column, "NOT ("+condition+") AND "+name+" IS NOT NULL"+typed, func(n string) { found.Add(column, n, condition) })
+	}
+	d.findings = append(d.findings, found.Findings(db.Quote(c.b.config.Table), c.b.config.Custom.Where)...)
+}
+
 // early adds rows that are sent before the time in a column whose name or values suggest that they must not be, or that is to say when they were
 // inserted, among some of those that wait.
 func (c *customTable) early(ctx context.Context, d *diagnosis, s *shape) {

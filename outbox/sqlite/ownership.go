@@ -94,11 +94,50 @@ func (b *Buffer) orphaned(ctx context.Context) (found []buffer.Finding, err erro
 	})
 }
 
+// Other tables with all columns of the buffer that no pipeline owns, such as the buffer itself before another table got its name. Archives are none.
+const replacedSQL = `
+SELECT name, instr(lower(name), lower(?1)) > 0 AS named FROM sqlite_schema AS s
+WHERE type = 'table' AND name <> ?1 COLLATE NOCASE AND name NOT LIKE 'sqlite\_%' ESCAPE '\'
+  AND name NOT IN ('outbox_batches', 'outbox_dead_letters', 'outbox_buffers', 'outbox_sinks', 'outbox_relays', 'outbox_rates', 'outbox_versions')
+  AND EXISTS (SELECT 1 FROM pragma_table_info(s.name) AS i WHERE lower(i.name) = 'group_id')
+  AND NOT EXISTS (SELECT 1 FROM pragma_table_info(s.name) AS i WHERE lower(i.name) = 'archived_at')
+  AND NOT EXISTS (SELECT 1 FROM pragma_table_info(?1) AS c WHERE lower(c.name) NOT IN (SELECT lower(i.name) FROM pragma_table_info(s.name) AS i))
+  AND NOT EXISTS (SELECT 1 FROM outbox_buffers AS b WHERE b.buffer = s.name COLLATE NOCASE AND b.pipeline IS NOT NULL)
+ORDER BY named DESC, name LIMIT 10`
+
+// AlsoOwned returns a finding about each table that may have been the buffer before another table got its name: rows in it have a group_id. Of a table of the
+// relay's own, whose claims may write none, the name says it, too.
+func (b *Buffer) AlsoOwned(ctx context.Context) (found []buffer.Finding, err error) {
+	type candidate struct {
+		table string
+		named bool
+	}
+	rows, err := b.db.QueryContext(ctx, replacedSQL, b.config.Table)
+	like, err := db.All(rows, err, func(rows *sql.Rows, c *candidate) error { return rows.Scan(&c.table, &c.named) })
+	if err != nil {
+		return nil, b.explain(ctx, "looking for a table that had the buffer's name", err)
+	}
+	for _, c := range like {
+		var stamped, looked int64
+		err := b.db.QueryRowContext(ctx, "SELECT count(group_id), count(*) FROM (SELECT group_id FROM "+db.Quote(c.table)+" LIMIT ?1)", ownership.Looked).Scan(&stamped, &looked)
+		if err != nil {
+			return nil, b.explain(ctx, "looking for a table that had the buffer's name", err)
+		}
+		if stamped > 0 || c.named && looked > 0 && !b.config.Custom.Is() {
+			found = append(found, ownership.Replaced(db.Quote(c.table), db.Quote(b.config.Table), looked, stamped))
+		}
+	}
+	return found, nil
+}
+
 // Warnings returns dead letters that nobody looks after, a sentence each.
 func (b *Buffer) Warnings(ctx context.Context) (warnings []string) {
 	found, err := b.orphaned(ctx)
 	if err != nil {
 		return []string{b.explain(ctx, "looking for dead letters of other names", err).Error()}
+	}
+	if replaced, err := b.AlsoOwned(ctx); err == nil { // doctor says why not
+		found = append(found, replaced...)
 	}
 	if unsent, err := b.UnsentColumns(ctx); err == nil && unsent != nil && !b.config.Custom.Is() { // it is looked at again later
 		found = append(found, projection.UnsentEvents(unsent, db.Quote(b.config.Table), b.config.Table))
@@ -127,5 +166,9 @@ func (d *diagnosis) owner(ctx context.Context) {
 	found, err := d.b.orphaned(ctx)
 	if !d.failed("dead letters", err) {
 		d.findings = append(d.findings, found...)
+	}
+	replaced, err := d.b.AlsoOwned(ctx)
+	if !d.failed(about, err) {
+		d.findings = append(d.findings, replaced...)
 	}
 }

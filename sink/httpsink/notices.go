@@ -2,7 +2,9 @@ package httpsink
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"io"
 	"mime"
 	"net/http"
 	"strings"
@@ -55,8 +57,8 @@ func (o *odd) add(r *response, events int, first string) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
-	case isSuccess(r.status) && r.isPage:
-		o.pages.add(fmt.Sprintf("answers %d with text/html: is the URL right?", r.status), events, first, "docs/http.md#pages")
+	case isSuccess(r.status) && r.page != "" && r.failed == "":
+		o.pages.add(fmt.Sprintf("answers %d with %s: is the URL right?", r.status, r.page), events, first, "docs/http.md#pages")
 	case r.status == http.StatusMultiStatus && r.failed == "":
 		o.failures.add("answers 207 Multi-Status, which says what became of each part and which no results program reads.", events, first, "docs/http.md#success-with-errors")
 	case isSuccess(r.status) && r.failed != "":
@@ -93,11 +95,32 @@ func (s *Sink) Notices() (all []sink.Notice) {
 	return all
 }
 
-// isPage reports whether a response is an HTML page, as a login form or the start page of a web application is. Many servers call any text, or
-// none, text/html.
-func isPage(header http.Header, text []byte) bool {
+// pageOf says in words for a notice that a response is an HTML page, as a login form or the start page of a web application is, or that its body is not the JSON
+// that it says; "" if it is neither. Many servers call any text, or none, text/html. isCut reports whether text is only the beginning.
+func pageOf(header http.Header, text []byte, isCut bool) string {
 	kind, _, err := mime.ParseMediaType(header.Get("Content-Type"))
-	return err == nil && kind == "text/html" && bytes.HasPrefix(bytes.TrimSpace(text), []byte("<"))
+	text = bytes.TrimSpace(text)
+	switch {
+	case err != nil || len(text) == 0:
+	case kind == "text/html" && text[0] == '<':
+		return "text/html"
+	case (kind == "application/json" || strings.HasSuffix(kind, "+json")) && !isJSON(text, isCut):
+		return kind + " and a body that is not JSON"
+	}
+	return ""
+}
+
+// isJSON reports whether a text is values of JSON, or their beginning.
+func isJSON(text []byte, isCut bool) bool {
+	d := jsontext.NewDecoder(bytes.NewReader(text), jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true))
+	for {
+		switch err := d.SkipValue(); {
+		case errors.Is(err, io.EOF):
+			return true
+		case err != nil:
+			return isCut && errors.Is(err, io.ErrUnexpectedEOF)
+		}
+	}
 }
 
 // failedIn returns the first member of a JSON object that says that something failed, in words for a notice; "" if there is none. In a list it looks

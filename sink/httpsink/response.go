@@ -24,7 +24,7 @@ type response struct {
 	status     int
 	retryAfter time.Duration
 	quote      string // of the body, or why it could not be read; without secrets
-	isPage     bool   // for people
+	page       string // what the answer is that no API gives, as a page for people; "" for nothing
 	failed     string // what in the body of a success says that something failed; "" for nothing
 }
 
@@ -32,7 +32,7 @@ type response struct {
 func (r *redactor) read(resp *http.Response) response {
 	text, err := io.ReadAll(io.LimitReader(resp.Body, maxQuotedRead))
 	err = errors.Join(err, resp.Body.Close())
-	read := response{status: resp.StatusCode, isPage: isPage(resp.Header, text)}
+	read := response{status: resp.StatusCode, page: pageOf(resp.Header, text, err != nil || len(text) == maxQuotedRead)}
 	if isSuccess(read.status) {
 		read.failed = failedIn(text)
 	}
@@ -70,6 +70,8 @@ func (r response) classifyStatus(c Config) error {
 		text += " (redirects are not followed)"
 	case isOutage && (r.status == http.StatusUnauthorized || r.status == http.StatusForbidden):
 		text += " (check the sink's credentials; the events wait)"
+	case isOutage && (r.status == http.StatusNotFound || r.status == http.StatusMethodNotAllowed || r.status == http.StatusGone):
+		text += " (check the sink's URL; the events wait)"
 	case isOutage && r.status == http.StatusProxyAuthRequired:
 		text += " (check the proxy's user and password; the events wait)"
 	}

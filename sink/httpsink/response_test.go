@@ -113,13 +113,15 @@ func TestClassifyStatus_Credentials(t *testing.T) {
 		401: "401 Unauthorized (check the sink's credentials; the events wait): no such key",
 		403: "403 Forbidden (check the sink's credentials; the events wait): no such key",
 		407: "407 Proxy Authentication Required (check the proxy's user and password; the events wait): no such key",
-		404: "404 Not Found: no such key",
+		404: "404 Not Found (check the sink's URL; the events wait): no such key",
+		405: "405 Method Not Allowed (check the sink's URL; the events wait): no such key",
+		410: "410 Gone (check the sink's URL; the events wait): no such key",
 	} {
 		a := response{status: status, quote: "no such key"}
 		if err := a.classifyStatus(Config{}); !strings.Contains(err.Error(), want) {
 			t.Errorf("got %v, want %s", err, want)
 		}
-		if err := a.classifyStatus(Config{}); errors.Is(err, sink.ErrAccess) != (status != 404) || !errors.Is(err, sink.ErrUnavailable) {
+		if err := a.classifyStatus(Config{}); errors.Is(err, sink.ErrAccess) != (status == 401 || status == 403 || status == 407) || !errors.Is(err, sink.ErrUnavailable) {
 			t.Errorf("%d: sink.ErrAccess is found in the error: %v", status, errors.Is(err, sink.ErrAccess))
 		}
 		if err := a.classifyStatus(Config{Refused: []int{status}}); strings.Contains(err.Error(), "wait") {

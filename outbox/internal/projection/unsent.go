@@ -113,6 +113,29 @@ func Ended(rows, table, condition string) buffer.Finding {
 	}
 }
 
+// Gates collects columns of rows that wait and look as if they may not be sent.
+type Gates struct{ counts, conditions, columns []string }
+
+// Add adds a column: rows of the first 1000 do not meet a condition.
+func (g *Gates) Add(column, rows, condition string) {
+	g.counts, g.conditions, g.columns = append(g.counts, column+" ("+rows+")"), append(g.conditions, condition), append(g.columns, column)
+}
+
+// Findings returns the one about all columns; nil without columns. where is the present source.where; "" for none.
+func (g *Gates) Findings(table, where string) []buffer.Finding {
+	if g.columns == nil {
+		return nil
+	}
+	fix := "set source.where: "
+	if where != "" {
+		fix = "add to source.where: AND "
+	}
+	return []buffer.Finding{{
+		Level: buffer.LevelWarning, Subject: "rows", Text: "rows of table " + table + " wait that look as if they may not be sent, by " + strings.Join(g.counts, ", ") + " of the first 1000; the relay sends them",
+		Fix: "if they are no events, " + fix + strings.Join(g.conditions, " AND ") + "; otherwise add a comment to source.project: -- no mark: " + strings.Join(g.columns, ", "),
+	}}
+}
+
 // Early is the finding about rows that wait and would be sent before the time in a column.
 func Early(rows, table, column, fix string) buffer.Finding {
 	return buffer.Finding{

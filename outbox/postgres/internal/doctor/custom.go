@@ -48,6 +48,7 @@ func (d *diagnosis) custom(ctx context.Context, events catalog.Table) {
 	d.early(ctx, events)
 	d.postponed(ctx, events)
 	d.ended(ctx, events)
+	d.gates(ctx, events)
 	d.projection(ctx)
 }
 
@@ -159,6 +160,25 @@ func (d *diagnosis) ended(ctx context.Context, events catalog.Table) {
 			d.findings = append(d.findings, f)
 		})
 	}
+}
+
+// gates adds rows that look as if they may not be sent, or not yet, among some of those that wait.
+func (d *diagnosis) gates(ctx context.Context, events catalog.Table) {
+	var found projection.Gates
+	where := d.state.Custom.Where()
+	for _, c := range events.Columns {
+		what, oid, name := buffer.Suggests(c), events.OID(c), pg.Quote(c)
+		isVerdict := what == buffer.SuggestsVerdict
+		if !buffer.LooksGate(c) || isVerdict != isText(oid) || !isVerdict && oid != oidBool || strings.Contains(strings.ToLower(where), strings.ToLower(c)) || d.state.Custom.Excepted(c) {
+			continue
+		}
+		if isVerdict {
+			name += "::text"
+		}
+		condition := buffer.Gate(what, name, d.state.Custom.Nullable(c))
+		d.countWaiting(ctx, events, pg.Quote(c), "NOT ("+condition+") AND "+pg.Quote(c)+" IS NOT NULL", func(n string) { found.Add(c, n, condition) })
+	}
+	d.findings = append(d.findings, found.Findings(events.Quoted, where)...)
 }
 
 // countWaiting passes how many of the first 1000 rows that wait meet a condition on a column, unless none does.

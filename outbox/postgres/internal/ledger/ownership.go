@@ -198,9 +198,6 @@ WHERE me.oid = $1::regclass AND c.oid <> me.oid AND NOT 'archived_at' = ANY (c.c
   AND NOT EXISTS (SELECT FROM outbox_buffers b WHERE b.buffer = n.nspname || '.' || c.relname AND b.pipeline IS NOT NULL)
 ORDER BY 3 DESC, 1 LIMIT 10`
 
-// maxLooked bounds how many rows of a table are looked at.
-const maxLooked = 10_000
-
 // FindReplaced returns a finding about each table that may have been the buffer before another table got its name: rows in it have a group_id. Of a table of
 // the relay's own, whose claims may write none, the name says it, too.
 func (b *Base) FindReplaced(ctx context.Context, t *Tables) (found []buffer.Finding, err error) {
@@ -227,19 +224,14 @@ func (b *Base) FindReplaced(ctx context.Context, t *Tables) (found []buffer.Find
 	for _, c := range like {
 		var stamped, looked int64
 		err := b.DB.Transact(ctx, pg.ReadTx(b.DB.StatementTimeout), pg.Step{
-			SQL: "SELECT count(group_id), count(*) FROM (SELECT group_id FROM " + c.table + " LIMIT " + pg.Int(maxLooked) + ") r",
+			SQL: "SELECT count(group_id), count(*) FROM (SELECT group_id FROM " + c.table + " LIMIT " + pg.Int(ownership.Looked) + ") r",
 			Row: func(v [][]byte) error { stamped, looked = pg.ReadInt8(v[0]), pg.ReadInt8(v[1]); return nil },
 		})
 		if err != nil {
 			return nil, b.Explain(ctx, doing, err)
 		}
 		if stamped > 0 || c.own && looked > 0 {
-			found = append(found, buffer.Finding{
-				Level: buffer.LevelWarning, Subject: "owner",
-				Text: "table " + c.table + " has the columns of " + t.Events + " and rows (" + pg.Int(looked) + " of the first " + pg.Int(maxLooked) + ", " + pg.Int(stamped) +
-					" of them with a group_id, which a relay writes), and no pipeline owns it: was it the buffer before another table got its name? Nobody sends its rows",
-				Fix: "if they should be sent, see docs/troubleshooting.md#a-table-that-was-replaced; otherwise empty it, or drop its column group_id",
-			})
+			found = append(found, ownership.Replaced(c.table, t.Events, looked, stamped))
 		}
 	}
 	return found, nil
