@@ -139,11 +139,16 @@ func (q *sinkQueue) Settle(ctx context.Context, batch *buffer.Lease, all []buffe
 	return q.b.Settle(ctx, batch, all)
 }
 
-// No more batches are counted than are enough to know what to do: a sink that was away for days may have many.
+// No more batches are counted than are enough to know what to do: a sink that was away for days may have many. Behind these, what no worker has leased is among those
+// that became due last.
 const countSinkSQL = `
 SELECT count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND NOT ` + suspectSQL + `),
        count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND ` + suspectSQL + `),
-       count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND ` + unsentSQL + `),
+       CASE WHEN count(*) < 5000 THEN count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND ` + unsentSQL + `) ELSE (
+         SELECT count(*) FROM (
+           SELECT state, lease_no, origins FROM outbox_batches
+           WHERE buffer = ?1 AND sink = ?2 AND due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')
+           ORDER BY due_at DESC LIMIT 1000) WHERE ` + unsentSQL + `) END,
        count(*) FILTER (WHERE state = 'waiting'),
        count(*) FILTER (WHERE state = 'delivered')
 FROM (SELECT due_at, state, unfinished_leases, lease_no, origins FROM outbox_batches WHERE buffer = ?1 AND sink = ?2 ORDER BY due_at LIMIT 5000)`

@@ -53,7 +53,8 @@ func (s *Sink) Paused(ctx context.Context) (paused bool, err error) {
 	return paused, s.base.Explain(ctx, "reading whether sink "+s.name+" is paused", err)
 }
 
-// No more batches are counted than are enough to know what to do: a sink that was away for days may have many.
+// No more batches are counted than are enough to know what to do: a sink that was away for days may have many. Behind these, what no worker has leased is among those
+// that became due last.
 const countSQL = `
 SELECT clock.now, min(due_at),
        count(*) FILTER (WHERE due_at <= clock.now AND NOT ` + ledger.SuspectSQL + `),
@@ -61,7 +62,11 @@ SELECT clock.now, min(due_at),
        count(*) FILTER (WHERE state = 'waiting'),
        count(*) FILTER (WHERE state = 'delivered'),
        ` + pausedSQL + `,
-       count(*) FILTER (WHERE due_at <= clock.now AND ` + ledger.UnsentSQL + `)
+       CASE WHEN count(due_at) < 5000 THEN count(*) FILTER (WHERE due_at <= clock.now AND ` + ledger.UnsentSQL + `) ELSE (
+         SELECT count(*) FROM (
+           SELECT state, lease_no, origins FROM outbox_batches
+           WHERE buffer = $1 AND sink = $2 AND due_at > $3::timestamptz AND due_at <= clock.now
+           ORDER BY due_at DESC LIMIT 1000) last WHERE ` + ledger.UnsentSQL + `) END
 FROM (SELECT clock_timestamp() AS now) clock
 LEFT JOIN (
   SELECT due_at, state, unfinished_leases, lease_no, origins FROM outbox_batches
@@ -82,9 +87,9 @@ FROM (
 // countReady replaces the number of due batches, and that of waiting ones by those that were sent: those that wait for another
 // batch do not wait for a retry.
 func (s *Sink) countReady(ctx context.Context, t *ledger.Tables, backlog *buffer.Backlog) error {
-	from := s.Seq().Next(time.Now())
+	from, unsent := s.Seq().Next(time.Now()), backlog.Unsent > 0
 	err := s.countWithin(ctx, t, from, backlog, ledger.Near)
-	if err == nil && backlog.Due+backlog.Suspects == 0 {
+	if err == nil && (backlog.Due+backlog.Suspects == 0 || unsent && backlog.Unsent == 0) { // retries may hold the first places
 		err = s.countWithin(ctx, t, from, backlog, ledger.Far)
 	}
 	return err
