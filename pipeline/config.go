@@ -191,6 +191,9 @@ func (o observer) Hanging(calls int)        { o.p.limiter.hang(calls) }
 
 func (o observer) Counted(b buffer.Backlog, fresh bool, err error) {
 	o.p.health.counted(b, fresh, err)
+	if err == nil {
+		o.p.worker.Counted(b)
+	}
 	if b.Waiting > 0 {
 		o.p.recovered.signal()
 	}
