@@ -53,7 +53,7 @@ func TestLocked(t *testing.T) {
 					return errors.New("the other session does not wait")
 				})
 			}
-			fix := fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid(holder))
+			fix := fmt.Sprintf("SELECT pg_terminate_backend(%d) -- as a superuser", pid(holder))
 			says := append([]string{"table public." + c.table + " is locked: statements wait for pid ", `application "alter-forgotten"`}, c.says...)
 			limited := func() (context.Context, context.CancelFunc) { return context.WithTimeout(t.Context(), 5*time.Second) }
 

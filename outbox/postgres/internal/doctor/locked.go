@@ -33,8 +33,8 @@ WITH strong AS (
 SELECT h.name, h.pid, coalesce(h.gid, ''), coalesce(a.usename, '')::text, coalesce(a.application_name, ''), coalesce(a.state, ''), coalesce(a.backend_type, ''),
        coalesce(a.application_name IN ('relay', current_setting('application_name')), false),
        (extract(epoch FROM clock_timestamp() - coalesce(a.xact_start, p.prepared)) * 1000000)::bigint,
-       quote_ident(current_user)
-FROM holders h LEFT JOIN pg_stat_activity a ON a.pid = h.pid LEFT JOIN pg_prepared_xacts p ON p.gid = h.gid
+       quote_ident(current_user), coalesce(r.rolsuper, false)
+FROM holders h LEFT JOIN pg_stat_activity a ON a.pid = h.pid LEFT JOIN pg_prepared_xacts p ON p.gid = h.gid LEFT JOIN pg_roles r ON r.oid = a.usesysid
 WHERE h.pid <> pg_backend_pid() AND (h.gid IS NOT NULL OR a.pid IS NOT NULL)
 ORDER BY a.xact_start NULLS LAST, h.pid, h.name LIMIT 1`
 
@@ -68,7 +68,7 @@ func Locked(ctx context.Context, db *pg.DB, schema, name, ledger string) *buffer
 	err = db.RoundTrip(ctx, []pg.Step{pg.ReadTx(lookTimeout), {SQL: lockedSQL, Args: []string{names.String()}, Row: func(v [][]byte) error {
 		b := buffer.VacuumBlocker{
 			Kind: buffer.BlockedByTransaction, PID: pg.ReadInt4(v[1]), Name: string(v[2]), User: string(v[3]), Application: string(v[4]), State: string(v[5]),
-			Backend: string(v[6]), IsRelay: pg.ReadBool(v[7]), Age: pg.ReadAge(v[8]),
+			Backend: string(v[6]), IsRelay: pg.ReadBool(v[7]), Age: pg.ReadAge(v[8]), Superuser: pg.ReadBool(v[10]),
 		}
 		if b.Name != "" {
 			b.Kind = buffer.BlockedByPrepared
