@@ -189,6 +189,9 @@ type HookReport struct {
 func (w WaitReport) Text() string {
 	seconds := func(s float64) string { return Age(time.Duration(s * float64(time.Second))) }
 	due := "due now"
+	if w.Early {
+		due = "due once the sink takes events (tried every few seconds)"
+	}
 	switch first, last := seconds(w.DueInSeconds), seconds(w.LastDueInSeconds); {
 	case w.LastDueInSeconds <= 0:
 	case w.Early:
