@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"errors"
+	"maps"
 	"sync"
 	"time"
 
@@ -15,10 +16,15 @@ import (
 type keptBatches struct {
 	mu      sync.Mutex
 	batches map[uuid.UUID]keptBatch
+	// none and noneDelivered are when the last count found no batch that waits for a retry, or for its delete; zero: it found some.
+	none, noneDelivered time.Time
 }
 
 type keptBatch struct {
 	err error
+	at  time.Time
+	// delivered reports whether it waits for its delete; otherwise it waits for a retry.
+	delivered bool
 	// until is when another process has probably tried again.
 	until time.Time
 }
@@ -37,8 +43,14 @@ func keptFor(err error) (retryIn time.Duration, ok bool) {
 	return 0, false
 }
 
+// deliveredFor reports whether a batch with such an error waits for its delete.
+func deliveredFor(l *buffer.Lease, err error) bool {
+	_, kept := errors.AsType[*buffer.KeptError](err)
+	return kept || l.DeliveryRecorded()
+}
+
 // add notes a batch, and logs the first.
-func (k *keptBatches) add(groupID uuid.UUID, err error, retryIn time.Duration, log func()) {
+func (k *keptBatches) add(groupID uuid.UUID, err error, delivered bool, retryIn time.Duration, log func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	now := time.Now()
@@ -46,7 +58,7 @@ func (k *keptBatches) add(groupID uuid.UUID, err error, retryIn time.Duration, l
 		log()
 		k.batches = map[uuid.UUID]keptBatch{}
 	}
-	k.batches[groupID] = keptBatch{err, now.Add(retryIn + keptGrace)}
+	k.batches[groupID] = keptBatch{err, now, delivered, now.Add(retryIn + keptGrace)}
 }
 
 // remove forgets batches that are settled.
@@ -55,6 +67,25 @@ func (k *keptBatches) remove(groupIDs ...uuid.UUID) {
 	defer k.mu.Unlock()
 	for _, groupID := range groupIDs {
 		delete(k.batches, groupID)
+	}
+}
+
+// counted forgets batches that were noted before a count found none that waits for its delete, or for a retry, as this one does: the later of the two began
+// after they were noted, and a batch that another process tries to settle is rarely leased in both.
+func (k *keptBatches) counted(b buffer.Backlog, now time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, of := range []struct {
+		delivered bool
+		batches   int
+		none      *time.Time
+	}{{true, b.Delivered, &k.noneDelivered}, {false, b.Waiting, &k.none}} {
+		if of.batches+b.Suspects > 0 {
+			*of.none = time.Time{}
+			continue
+		}
+		maps.DeleteFunc(k.batches, func(_ uuid.UUID, b keptBatch) bool { return b.delivered == of.delivered && b.at.Before(*of.none) })
+		*of.none = now
 	}
 }
 
@@ -77,3 +108,6 @@ func (w *Worker) Kept() error {
 	defer w.kept.mu.Unlock()
 	return w.kept.newest(time.Now())
 }
+
+// Counted takes a count of the backlog, of which no two overlap. When two in a row find no batch that waits, another process has settled those of [Worker.Kept].
+func (w *Worker) Counted(b buffer.Backlog) { w.kept.counted(b, time.Now()) }

@@ -193,7 +193,7 @@ func (w *Worker) work(leaseCtx, stop context.Context, l *buffer.Lease, slot Acqu
 			return r, nil
 		}
 		if retryIn, ok := keptFor(err); ok {
-			w.kept.add(l.GroupID, err, retryIn, func() {
+			w.kept.add(l.GroupID, err, deliveredFor(l, err), retryIn, func() {
 				w.config.Log.ErrorContext(leaseCtx, err.Error(), "group_id", l.GroupID, "retry_in", retryIn)
 			})
 			r.PutBack, r.DueIn = true, retryIn

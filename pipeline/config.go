@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/robfig/cron/v3"
@@ -191,6 +192,12 @@ func (o observer) Hanging(calls int)        { o.p.limiter.hang(calls) }
 
 func (o observer) Counted(b buffer.Backlog, fresh bool, err error) {
 	o.p.health.counted(b, fresh, err)
+	if err == nil {
+		o.p.worker.Counted(b)
+		if o.p.health.mayBeOver() && o.p.worker.Outage() != nil {
+			o.p.checkSoon()
+		}
+	}
 	if b.Waiting > 0 {
 		o.p.recovered.signal()
 	}
@@ -207,6 +214,9 @@ func (o observer) Sent(l *buffer.Lease, took time.Duration) {
 
 func (o observer) Settled(l *buffer.Lease, outcomes []buffer.Outcome, sent bool, took time.Duration) {
 	o.p.health.settled(l, outcomes, sent)
+	if sent && o.p.health.sinkFailed() && slices.ContainsFunc(outcomes, func(one buffer.Outcome) bool { return one.Verdict == buffer.Delivered }) {
+		o.p.checkSoon()
+	}
 	o.p.progress.settled(l, outcomes, time.Now().Add(-took)) // settling starts when the send is over
 	if sent {
 		o.p.unaccepted.settled(outcomes)

@@ -171,6 +171,20 @@ func (h *health) claimable() bool {
 	return h.freshCounted
 }
 
+// mayBeOver reports whether an outage is over if a Check finds the sink now; see outageOver.
+func (h *health) mayBeOver() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return !h.emptySince.IsZero() && !h.reachableAt.After(h.emptySince)
+}
+
+// sinkFailed reports whether the last Check of the sink failed.
+func (h *health) sinkFailed() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.sinkErr != nil
+}
+
 // waits reports whether batches wait.
 func (h *health) waits() bool {
 	h.mu.Lock()

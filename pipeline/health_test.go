@@ -29,6 +29,15 @@ type fakeBuffer struct {
 	answer  error        // of Send
 	settled error        // of Settle
 	settles int
+	check   error // of Check, as a buffer and as a sink
+	checks  int
+}
+
+// counted returns how often Check was called.
+func (s *fakeBuffer) counted() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.checks
 }
 
 func (s *fakeBuffer) set(change func(*fakeBuffer)) {
@@ -93,8 +102,14 @@ func (s *fakeBuffer) RetryRefused(context.Context) (int, error)                 
 func (s *fakeBuffer) RetryAll(context.Context, string) (int, error)               { return 0, nil }
 func (s *fakeBuffer) RetryRequest(context.Context) (string, error)                { return "", nil }
 func (s *fakeBuffer) Status(context.Context) (buffer.Status, error)               { return buffer.Status{}, nil }
-func (s *fakeBuffer) Check(context.Context) error                                 { return nil }
 func (s *fakeBuffer) Close() error                                                { return nil }
+
+func (s *fakeBuffer) Check(context.Context) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.checks++
+	return s.check
+}
 
 // start runs a pipeline on the fake buffer, within a synctest bubble.
 func (s *fakeBuffer) start(t *testing.T, change func(*pipeline.Config)) *process {
@@ -355,6 +370,61 @@ func TestHealth_DeliveredByAnother(t *testing.T) {
 		s.set(func(s *fakeBuffer) { s.backlog = buffer.Backlog{Waiting: 1} })
 		after(2 * time.Second)
 		expectReadiness(t, p, "when a batch waits again", "sink: ")
+	})
+}
+
+// TestHealth_SinkIsBack: a sink that is back is found so within a few seconds, also while nothing is sent, and at once if a send is accepted. One whose Check fails
+// although it accepts events is not.
+func TestHealth_SinkIsBack(t *testing.T) {
+	t.Parallel()
+	away := sink.Unavailable(errTest)
+	for name, back := range map[string]func(*fakeBuffer){
+		"idle":                 func(*fakeBuffer) {},
+		"accepted":             func(s *fakeBuffer) { s.batch, s.backlog = three(), buffer.Backlog{Unclaimed: 3} },
+		"delivered by another": func(*fakeBuffer) {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				s := &fakeBuffer{}
+				p := s.start(t, nil)
+				after(3 * time.Second)
+				for range 10 { // whenever it is that the sink is back
+					s.set(func(s *fakeBuffer) {
+						s.check, s.answer, s.batch, s.backlog = away, away, buffer.Lease{}, buffer.Backlog{}
+						if name == "delivered by another" {
+							s.batch, s.backlog = three(), buffer.Backlog{Unclaimed: 3, Waiting: 1}
+						}
+					})
+					after(31 * time.Second)
+					expectReadiness(t, p, "while it is away", "sink: ")
+					s.set(func(s *fakeBuffer) {
+						s.check, s.answer, s.batch, s.backlog = nil, nil, buffer.Lease{}, buffer.Backlog{}
+					})
+					s.set(back)
+					after(4 * time.Second)
+					expectReadiness(t, p, "when it is back", "")
+				}
+			})
+		})
+	}
+	t.Run("check fails", func(t *testing.T) {
+		t.Parallel()
+		synctest.Test(t, func(t *testing.T) {
+			s := &fakeBuffer{batch: three(), backlog: buffer.Backlog{Unclaimed: 3}}
+			p := s.start(t, nil)
+			after(3 * time.Second)
+			s.set(func(s *fakeBuffer) { s.check = away })
+			after(11 * time.Second)
+			checks := s.counted()
+			for range 20 {
+				after(time.Second)
+				expectReadiness(t, p, "while its Check fails", "sink: ")
+			}
+			if n := s.counted() - checks; n > 25 {
+				t.Errorf("%d checks in 20 seconds", n)
+			}
+		})
 	})
 }
 

@@ -47,6 +47,7 @@ type Pipeline struct {
 	// unaccepted is shown with another pipeline, if this is a dead-letter hook's.
 	unaccepted unaccepted
 	recovered  recoveries
+	checks     chan struct{} // holds one when the sink should be checked soon
 	limiter    *limiter
 	tracer     *tracing.Tracer // nil: no spans
 
@@ -70,7 +71,7 @@ func New(b buffer.Queue, s sink.Sink, c Config) (*Pipeline, error) {
 		config: c, buffer: b, sink: s, pause: pause{log: c.Log},
 		health:  health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting, sinkErr: errStarting},
 		limiter: newLimiter(c), announced: make(chan struct{}, 1), onIdle: func() {}, unrouted: func() bool { return false },
-		handed: make(chan handed, maxInFlight(c.Workers)), recovered: recoveries{wake: make(chan struct{}, 1)}, reports: make(chan chan struct{}),
+		handed: make(chan handed, maxInFlight(c.Workers)), recovered: recoveries{wake: make(chan struct{}, 1)}, checks: make(chan struct{}, 1), reports: make(chan chan struct{}),
 	}
 	if l, ok := b.(logging); ok {
 		l.SetLog(c.Log)
@@ -406,6 +407,9 @@ func (p *Pipeline) deliver(
 	if err == nil {
 		if done.Answer == delivery.Accepted && done.PutBack { // otherwise it is settled
 			p.health.accepted()
+			if p.health.sinkFailed() {
+				p.checkSoon()
+			}
 		}
 		if done.PutBack && stop.Err() != nil {
 			err = fmt.Errorf("batch %s was put back unfinished: %w", l.GroupID, context.Cause(stop))

@@ -75,7 +75,7 @@ func (t *tender) end(ctx context.Context) {
 			t.router.config.Log.InfoContext(ctx, "batches of dropped sinks ended", "batches", ended.Batches, "events", ended.Events)
 		}
 		if err != nil {
-			t.failed(ctx, "ending batches of dropped sinks failed", err)
+			t.failed(ctx, "looking for batches of dropped or renamed sinks failed", err)
 		}
 		if err != nil || ended.Batches < endAtOnce {
 			return

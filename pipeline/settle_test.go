@@ -129,6 +129,33 @@ func TestSettle_KeptEvents(t *testing.T) {
 	testserver.Eventually(t, p.Ready)
 }
 
+// Another relay has settled a batch that the database refused to settle: this one says so no longer than a few seconds.
+func TestSettle_RefusedThenSettledByAnother(t *testing.T) {
+	t.Parallel()
+	for name, verb := range map[string]string{"delivered": "DELETE ON outbox_events", "dead": "INSERT ON outbox_dead_letters"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			d, to := newDatabase(t), redisAt(t, testserver.SharedRedis(t))
+			d.exec(t, "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RAISE ''no space left'' USING ERRCODE = ''53100''; END'")
+			d.exec(t, "CREATE TRIGGER refuse BEFORE "+verb+" FOR EACH ROW EXECUTE FUNCTION refuse()")
+			d.insert(t, "orders", 110)
+			p := start(t, d.buffer(t, "relay"), poison(to), oneBatch)
+			to.expectArrivals(t, "orders", 109)
+			expectClass(t, p, "database")
+			testserver.Eventually(t, func() error { // this relay does not try them again
+				d.exec(t, "UPDATE outbox_batches SET due_at = clock_timestamp() + interval '1 h' WHERE state <> 'leased'")
+				if n := queryValue[int](t, d, "SELECT count(*)::int FROM outbox_batches WHERE due_at < clock_timestamp() + interval '50 min'"); n > 0 {
+					return fmt.Errorf("%d batches do not wait", n)
+				}
+				return nil
+			})
+			d.exec(t, "DROP TRIGGER refuse ON "+verb[strings.LastIndex(verb, " ")+1:])
+			d.exec(t, "WITH b AS (DELETE FROM outbox_batches RETURNING group_id) DELETE FROM outbox_events e USING b WHERE e.group_id = b.group_id")
+			p.expectReady(t)
+		})
+	}
+}
+
 // hesitant retries an event, once, of a batch whose others it accepts.
 func hesitant(to sink.Sink) *sendHook {
 	var once sync.Once
@@ -251,8 +278,17 @@ func TestSettle_DiskFull(t *testing.T) {
 	if n := queryValue[int](t, d, "SELECT max(unfinished_leases)::int FROM outbox_batches"); n > 1 {
 		t.Errorf("%d unfinished leases: it is a suspect", n)
 	}
+	testserver.Eventually(t, func() error { // also after many tries
+		d.exec(t, "UPDATE outbox_batches SET lease_no = 20, due_at = least(due_at, clock_timestamp() + interval '1 s') WHERE state = 'waiting' AND lease_no < 20")
+		if n := queryValue[int](t, d, "SELECT count(*)::int FROM outbox_batches WHERE state = 'waiting' AND lease_no > 20"); n == 0 {
+			return errors.New("no batch was tried that often")
+		}
+		return nil
+	})
+	if n := queryValue[int](t, d, "SELECT count(*)::int FROM outbox_batches WHERE due_at > clock_timestamp() + interval '15 s'"); n > 0 {
+		t.Error("a batch waits for longer than 15 s")
+	}
 	d.exec(t, "DROP TRIGGER refuse ON outbox_dead_letters")
-	d.exec(t, "UPDATE outbox_batches SET due_at = least(due_at, clock_timestamp() + interval '1 s')")
 	d.expectDrained(t)
 	dead, _ := d.dead(t)
 	testkit.Equal(t, "dead letters", fmt.Sprint(dead), fmt.Sprint(ids[100:101]))

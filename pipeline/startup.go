@@ -51,7 +51,12 @@ func waitReady(ctx context.Context, log *slog.Logger, what string, check func(co
 	}
 }
 
-const probeInterval = 10 * time.Second
+const (
+	// probeInterval is how often the sink's Check is called, and recheckInterval after one that failed. One that is asked for
+	// (checkSoon) begins readyInterval after the last one at the earliest.
+	probeInterval   = 10 * time.Second
+	recheckInterval = 2 * time.Second
+)
 
 // warn logs what endangers the promises at the sink, and what of the configuration is not done at the buffer.
 func (p *Pipeline) warn(ctx context.Context) {
@@ -91,24 +96,38 @@ func (p *Pipeline) logAttrs() []any {
 	return all
 }
 
-// probeSink calls the sink's Check from time to time, so that readiness notices an outage while
+// probeSink calls the sink's Check from time to time, so that readiness notices an outage, and its end, while
 // nothing is sent.
 func (p *Pipeline) probeSink(ctx context.Context) {
-	tick := time.NewTicker(probeInterval)
-	defer tick.Stop()
-	for {
+	next := time.NewTimer(probeInterval)
+	defer next.Stop()
+	for last := time.Now(); ; {
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-p.checks:
+			next.Reset(readyInterval - min(readyInterval, time.Since(last)))
+			continue
+		case <-next.C:
 		}
 		checkCtx, cancel := context.WithTimeout(ctx, probeInterval)
-		began := time.Now()
+		last = time.Now()
 		err := p.worker.Check(checkCtx)
 		cancel()
 		p.noticeAnswers() // one may have ended
 		if ctx.Err() == nil {
-			p.health.sink(err, began)
+			p.health.sink(err, last)
 		}
+		if next.Reset(probeInterval); err != nil {
+			next.Reset(recheckInterval)
+		}
+	}
+}
+
+// checkSoon asks for a Check of the sink, because it may be back. It never blocks.
+func (p *Pipeline) checkSoon() {
+	select {
+	case p.checks <- struct{}{}:
+	default:
 	}
 }

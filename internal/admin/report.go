@@ -127,6 +127,22 @@ func (p *PipelineReport) LockKeepsEvents() bool {
 	return p.RowsLockedBy != nil && p.Pending > 0 && p.OldestPendingSeconds != nil && *p.OldestPendingSeconds >= longWait.Seconds()
 }
 
+// RowLocksText says which events a transaction with locks in the event table keeps, although the pipeline does not stand still, and how to end it; "" if none, as far as is known.
+func (p *PipelineReport) RowLocksText() string {
+	b := p.RowsLockedBy
+	switch n := p.Batches.Delivered; {
+	case b == nil || p.LockedBy != nil:
+		return ""
+	case n == 1:
+		return "1 batch was sent, and is deleted when no other transaction locks its rows: " + b.Text + ". > " + b.Fix
+	case n > 1:
+		return Count(n) + " batches were sent, and are deleted when no other transaction locks their rows: " + b.Text + ". > " + b.Fix
+	case b.AgeSeconds > 0 && p.LockKeepsEvents(): // one of unknown age may have begun just now
+		return "rows that are locked are not sent: " + b.Text + ". > " + b.Fix
+	}
+	return ""
+}
+
 // standsStill reports whether events wait and nothing is claimed, or a relay says so.
 func (p *PipelineReport) standsStill() bool {
 	still := func(state string) bool {
@@ -173,6 +189,9 @@ type HookReport struct {
 func (w WaitReport) Text() string {
 	seconds := func(s float64) string { return Age(time.Duration(s * float64(time.Second))) }
 	due := "due now"
+	if w.Early {
+		due = "due once the sink takes events (tried every few seconds)"
+	}
 	switch first, last := seconds(w.DueInSeconds), seconds(w.LastDueInSeconds); {
 	case w.LastDueInSeconds <= 0:
 	case w.Early:

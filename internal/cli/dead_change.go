@@ -9,6 +9,7 @@ import (
 	"os/user"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/spf13/cobra"
@@ -35,7 +36,8 @@ func (a *app) deadReplayCommand() *cobra.Command {
 		Short: "Send dead letters again",
 		Long: `Replay inserts dead letters into the buffer again, under their old ids and due
 immediately, and closes them. A running relay sends them. Dead letters whose ids are
-already in the buffer, or whose rows a custom table refuses, are skipped.
+already in the buffer, or whose rows a custom table refuses, are skipped. Of several
+dead letters of one event at one sink, one is replayed; discard the others.
 
 With --edit it opens the payload of one event in an editor ($VISUAL, $EDITOR or vi), in
 a custom table the row, and replays what was saved; with --with-headers, headers and
@@ -152,7 +154,7 @@ func (a *app) printChanged(what change, results []admin.Changed) error {
 			text += fmt.Sprintf("; skipped %s: the dead-letter hook was not notified yet", admin.Count(r.Unnotified))
 		}
 		if n := r.Skipped - r.ClosedMeanwhile - r.Refused; n > 0 {
-			text += fmt.Sprintf("; skipped %s: already in the buffer", admin.Count(n))
+			text += fmt.Sprintf("; skipped %s: already in the buffer, or another dead letter of the event was replayed", admin.Count(n))
 		}
 		if r.Refused > 0 {
 			text += fmt.Sprintf("; skipped %s: refused by the table (%s)", admin.Count(r.Refused), printable(oneLine(admin.RefusalsText(r.Refusals))))
@@ -264,6 +266,7 @@ func (a *app) reportUnchanged(ctx context.Context, all []deadLetters, before map
 		return nil
 	}
 	why, changed := map[string]string{}, map[string]bool{}
+	open, replayed := map[string]time.Time{}, map[string]time.Time{} // when the first died, and when another dead letter of the event was replayed
 	for i, l := range all {
 		l.filter.Closed = true
 		if err := l.each(ctx, func(e *buffer.DeadEvent) (bool, error) {
@@ -273,6 +276,9 @@ func (a *app) reportUnchanged(ctx context.Context, all []deadLetters, before map
 			case wasOpen && isClosed:
 				changed[id] = true
 			case isClosed:
+				if e.ClosedAs == "replayed" && e.ClosedAt.After(replayed[id]) {
+					replayed[id] = e.ClosedAt
+				}
 				if why[id] == "" {
 					why[id] = "it was " + closedAgo(e)
 				}
@@ -290,6 +296,9 @@ func (a *app) reportUnchanged(ctx context.Context, all []deadLetters, before map
 			default:
 				why[id] = "its id is already in the buffer"
 			}
+			if at, known := open[id]; e.ClosedAt.IsZero() && (!known || e.DiedAt.Before(at)) {
+				open[id] = e.DiedAt
+			}
 			return true, nil
 		}); err != nil {
 			return err
@@ -298,6 +307,8 @@ func (a *app) reportUnchanged(ctx context.Context, all []deadLetters, before map
 	for _, id := range ids {
 		switch {
 		case changed[id]:
+		case !open[id].IsZero() && replayed[id].After(open[id]) && strings.HasPrefix(why[id], "its id"):
+			a.fail(fmt.Errorf("%s: another dead letter of the event was replayed since, or its id is already in the buffer; relay dead discard closes this one", id))
 		case why[id] != "":
 			a.fail(fmt.Errorf("%s: %s", id, why[id]))
 		default:

@@ -2,14 +2,17 @@ package cli
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 )
 
@@ -215,6 +218,28 @@ func TestDeadReplay(t *testing.T) {
 	if diff := cmp.Diff(map[string]int{"101": 1, "102": 1, "103": 1, "106": 1}, ids); diff != "" {
 		t.Error(diff)
 	}
+}
+
+// Of two dead letters of one event, one is replayed, and what becomes of the other is said: also by a later command, when the event is not in the buffer any more.
+func TestDeadReplay_OneEventTwice(t *testing.T) {
+	t.Parallel()
+	forEachDatabase(t, func(t *testing.T, db *database) {
+		path := write(t, onePipeline("p", db.url, "stdout:"))
+		db.bury("p", [3]string{"101", "orders", "a"}, [3]string{"101", "orders", "a"}, [3]string{"102", "orders", "b"})
+		do(t, nil, "dead", "replay", "-c", path, "--all").want(t, 0, "p: replayed 2 dead letters; skipped 1: already in the buffer, or another dead letter of the event was replayed\n", "")
+		r := start(t, nil, "run", "-c", path)
+		testkit.Eventually(t, func() error {
+			if n := db.count("SELECT count(*) FROM outbox_events"); n > 0 {
+				return fmt.Errorf("%d events are left", n)
+			}
+			return nil
+		})
+		do(t, nil, "dead", "replay", "-c", path, "--id", "101").want(t, 1, "p: replayed 0 dead letters; skipped 1: already in the buffer, or another dead letter of the event was replayed\n",
+			"relay: 101: another dead letter of the event was replayed since")
+		do(t, nil, "dead", "discard", "-c", path, "--id", "101").want(t, 0, "p: discarded 1 dead letter\n", "")
+		r.signal(syscall.SIGTERM)
+		testkit.Equal(t, "exit status", r.exit(), 0)
+	})
 }
 
 func TestDeadDiscard(t *testing.T) {

@@ -317,7 +317,7 @@ func statusTable(r admin.Report, maxWidth int) string {
 // openTransaction says which transaction blocks vacuum, or is open and cannot be seen. The key is the same for pipelines of one server.
 func openTransaction(p *admin.PipelineReport) (key, text string) {
 	switch b := p.VacuumBlockedBy; {
-	case b != nil && p.LockedBy == nil:
+	case b != nil && p.LockedBy == nil && (!b.LocksBuffer || p.RowLocksText() == ""):
 		return fmt.Sprint(p.Server, b.Kind, b.PID, b.Name), "vacuum is blocked: " + b.Text + ". > relay doctor -c relay.yaml"
 	case p.HiddenTransaction != "":
 		return p.Server + p.HiddenTransaction, p.HiddenTransaction
@@ -400,6 +400,8 @@ func reasons(p *admin.PipelineReport, endedSaid, openSaid, fullSaid bool) (lines
 	}
 	if p.LockedBy != nil {
 		add("stands still: " + p.LockedBy.Text + ". > " + p.LockedBy.Fix)
+	} else if text := p.RowLocksText(); text != "" {
+		add(text)
 	}
 	if _, text := openTransaction(p); text != "" && !openSaid {
 		add(text)

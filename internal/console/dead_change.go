@@ -165,7 +165,7 @@ func doneText(act admin.Action, d *confirmData) string {
 		text += fmt.Sprintf(" %s had been closed by somebody else meanwhile.", admin.Count(closed))
 	}
 	if skipped > closed+refused {
-		text += fmt.Sprintf(" %s were skipped: their id is in the buffer again.", admin.Count(skipped-closed-refused))
+		text += fmt.Sprintf(" %s were skipped: their id is in the buffer again, or another dead letter of the event was replayed.", admin.Count(skipped-closed-refused))
 	}
 	if refused > 0 {
 		text += fmt.Sprintf(" The table refuses the rows of %s%s.", admin.Count(refused), refusedBecause(refusals))

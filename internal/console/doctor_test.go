@@ -66,7 +66,7 @@ func TestDoctor(t *testing.T) {
 	b := newTab(t, s)
 	b.logIn()
 	b.click("nav a[href$=doctor]")
-	end := fmt.Sprintf("SELECT pg_terminate_backend(%d)", forgotten.PgConn().PID())
+	end := fmt.Sprintf("SELECT pg_terminate_backend(%d) -- as a superuser", forgotten.PgConn().PID())
 	b.see("Doctor: ", "Problem: sink", "connection refused", "Open transactions and replication slots", "nightly report", "idle in transaction", end, "checks are fine")
 	testkit.Eventually(t, func() error { // the relay reports it a little later
 		if n := value[float64](b, "document.querySelectorAll('.problem').length"); n != 1 || !b.has(".problem .hint + .hint, .problem .said + .hint") {

@@ -123,7 +123,7 @@ func TestOverview_RowLocks(t *testing.T) {
 	}
 	b := newTab(t, s)
 	b.logIn()
-	end := fmt.Sprintf("SELECT pg_terminate_backend(%d)", db.PgConn().PID())
+	end := fmt.Sprintf("SELECT pg_terminate_backend(%d) -- as a superuser", db.PgConn().PID())
 	b.see("shipments: stands still: a transaction holds locks in its table", "night-cleanup", "it holds locks in table public.shipments", end)
 	if text := b.text(); strings.Contains(text, "is not slowed down") || strings.Contains(text, "Everything moves") {
 		t.Errorf("the page also says that all is well:\n%s", text)

@@ -121,3 +121,6 @@ func (e *MarkedError) Error() string {
 func KeptRetry(leaseNo int64) time.Duration {
 	return min(time.Second<<min(max(leaseNo, 1), 6), time.Minute)
 }
+
+// FullRetry is how long a batch waits at the most whose settle a full disk refuses: somebody frees space, and watches whether that helps.
+const FullRetry = 10 * time.Second

@@ -20,6 +20,7 @@ var replayCases = []testCase{
 	{name: "replay/second death is a second dead letter", run: replayRefused},
 	{name: "replay/skips ids that are in the buffer", deletesOnly: true, run: replayInBuffer},
 	{name: "replay/restores one of two dead letters of an event", deletesOnly: true, integerKeysOnly: true, run: replayTwoDead},
+	{name: "replay/restores an event once for two dead letters", integerKeysOnly: true, run: replaySameTwice},
 	{name: "replay/stops at the limit", run: replayLimit},
 	{name: "replay/concurrent calls restore nothing twice", run: replayTogether},
 	{name: "replay/takes open matching dead letters only", run: replayFiltered},
@@ -164,6 +165,24 @@ func replayTwoDead(t *testing.T, h Harness) {
 	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
 	empty(t, f)
 	equal(t, "dead letters open", deadIDs(t, f, isOpen), []int64(nil))
+}
+
+// replaySameTwice: an event with two dead letters at the same sink goes back once, also if it is delivered before the next call. The other dead letter stays open. When it
+// dies again, that is a dead letter that goes back.
+func replaySameTwice(t *testing.T, h Harness) {
+	f := h.Open(t, Options{})
+	first, second := bury(t, f, "refused", orders(1)...), bury(t, f, "refused", orders(1)...)
+	f.Exec(t, "UPDATE outbox_dead_letters SET created_at = (SELECT min(created_at) FROM outbox_dead_letters)")
+	f.Exec(t, fmt.Sprintf("UPDATE outbox_dead_letters SET event_id = %d WHERE event_id = %d", first.FirstID, second.FirstID))
+	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 1)
+	settle(t, f.Buffer, takeOver(t, f.Buffer), buffer.Outcome{Verdict: buffer.Dead, Attempts: 3, Error: "refused again"})
+	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 1)
+	settle(t, f.Buffer, takeOver(t, f.Buffer), delivered())
+	replay(t, f.Buffer, buffer.DeadFilter{}, 10, 0)
+	equal(t, "dead letters open", deadIDs(t, f, isOpen), []int64{first.FirstID})
+	count, err := f.Buffer.Discard(t.Context(), buffer.DeadFilter{}, 10)
+	ok(t, "Discard", err)
+	equal(t, "dead letters discarded", count, 1)
 }
 
 func replayLimit(t *testing.T, h Harness) {

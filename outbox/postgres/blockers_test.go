@@ -399,7 +399,7 @@ func TestDiagnose_Blockers(t *testing.T) {
 		t.Errorf("of transactions that are young got %+v", faults(found))
 	}
 	fix(fmt.Sprintf(`(pid %d, user relay, application "report", database postgres, idle in transaction, its last query began`, pid(other)),
-		fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid(other)))
+		fmt.Sprintf("SELECT pg_terminate_backend(%d) -- as a superuser", pid(other)))
 	p.exec("BEGIN; INSERT INTO outbox_events (topic, payload) VALUES ('t', '{}'); PREPARE TRANSACTION 'half''done'")
 	fix(`the transaction prepared as "half'done" is open for `, "ROLLBACK PREPARED 'half''done'")
 	p.exec("SELECT pg_create_logical_replication_slot('forgotten', 'pgoutput')")

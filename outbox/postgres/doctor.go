@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/ownership"
@@ -116,14 +117,37 @@ type lockedError struct {
 func (e lockedError) Error() string { return e.finding.Text + ". > " + e.finding.Fix }
 func (e lockedError) Unwrap() error { return e.error }
 
-// Status implements buffer.Inspector. If a table is locked as a whole, the error names the session that holds the lock.
+// lookAfter is how long Status waits before it looks for a lock. A lock that is gone sooner only delays it.
+const lookAfter = 2 * time.Second
+
+// Status implements buffer.Inspector. If a table is locked as a whole for some seconds, the error names the session that holds the lock.
 func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
-	s, err := b.Backlog.Status(ctx)
-	if !doctor.IsTimeout(err) {
-		return s, err
+	asking, stop := context.WithCancel(ctx)
+	defer stop()
+	var locked *buffer.Finding
+	looked := make(chan struct{})
+	timer := time.AfterFunc(lookAfter, func() {
+		defer close(looked)
+		schema, name := b.tableName()
+		if locked = doctor.LockedForReads(asking, b.db, schema, name, b.config.Schema); locked != nil {
+			stop()
+		}
+	})
+	s, err := b.Backlog.Status(asking)
+	if err == nil {
+		stop()
 	}
-	schema, name := b.tableName()
-	if locked := doctor.Locked(ctx, b.db, schema, name, b.config.Schema); locked != nil {
+	if !timer.Stop() {
+		<-looked
+	}
+	if err == nil {
+		return s, nil
+	}
+	if locked == nil && doctor.IsTimeout(err) {
+		schema, name := b.tableName()
+		locked = doctor.Locked(context.WithoutCancel(ctx), b.db, schema, name, b.config.Schema)
+	}
+	if locked != nil {
 		err = lockedError{locked, err}
 	}
 	return s, err

@@ -53,15 +53,18 @@ func TestLocked(t *testing.T) {
 					return errors.New("the other session does not wait")
 				})
 			}
-			fix := fmt.Sprintf("SELECT pg_terminate_backend(%d)", pid(holder))
+			fix := fmt.Sprintf("SELECT pg_terminate_backend(%d) -- as a superuser", pid(holder))
 			says := append([]string{"table public." + c.table + " is locked: statements wait for pid ", `application "alter-forgotten"`}, c.says...)
-			limited := func() (context.Context, context.CancelFunc) { return context.WithTimeout(t.Context(), 5*time.Second) }
+			limited := func() (context.Context, context.CancelFunc) { return context.WithTimeout(t.Context(), 9*time.Second) }
 
 			ctx, cancel := limited()
 			defer cancel()
 			_, err := b.Status(ctx)
 			if err == nil {
 				t.Fatal("Status succeeds")
+			}
+			if ctx.Err() != nil {
+				t.Error("Status names the lock when its time is over")
 			}
 			for _, s := range append(says, ". > "+fix) {
 				if !strings.Contains(err.Error(), s) {

@@ -70,7 +70,7 @@ SELECT id FROM outbox_events WHERE id IN (SELECT value FROM json_each(?1)) AND g
 
 	pickReplayMarkedSQL = `
 SELECT rowid, event_id, event_row, min(group_id), octet_length(event_row), '' FROM outbox_dead_letters AS d
-WHERE closed_at IS NULL AND event_row IS NOT NULL AND event_id > ?10 AND ` + matchSQL + `
+WHERE closed_at IS NULL AND event_row IS NOT NULL AND event_id > ?10 AND ` + matchSQL + notReplayedSQL + `
   AND NOT EXISTS (SELECT 1 FROM outbox_events AS e WHERE e.id = d.event_id AND e.group_id IS NOT NULL)
 GROUP BY event_id ORDER BY event_id LIMIT ?9`
 )

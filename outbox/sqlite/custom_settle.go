@@ -131,7 +131,7 @@ func (c *customTable) each(ctx context.Context, tx transaction, batch *buffer.Le
 // One dead letter an event, those after event ?10; see pickReplaySQL.
 const pickReplayCustomSQL = `
 SELECT rowid, event_id, event_row, min(group_id), octet_length(event_row), '' FROM outbox_dead_letters AS d
-WHERE closed_at IS NULL AND event_row IS NOT NULL AND event_id > ?10 AND ` + matchSQL + `
+WHERE closed_at IS NULL AND event_row IS NOT NULL AND event_id > ?10 AND ` + matchSQL + notReplayedSQL + `
   AND NOT EXISTS (SELECT 1 FROM outbox_events WHERE id = d.event_id)
 GROUP BY event_id ORDER BY event_id LIMIT ?9`
 

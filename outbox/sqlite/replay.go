@@ -14,12 +14,20 @@ import (
 	"github.com/outboxrelay/relay/outbox/internal/idset"
 )
 
+// notReplayedSQL leaves out dead letters d of an event that has another one at the same sink, which was replayed since: earlier versions made such. Of several only one
+// goes back, ever, and the others stay open. If the event dies again, that is a later dead letter. Another event may have the same id.
+const notReplayedSQL = `
+  AND NOT EXISTS (
+    SELECT 1 FROM outbox_dead_letters AS o
+    WHERE o.pipeline = ?1 AND o.event_id = d.event_id AND o.group_id <> d.group_id AND o.closed_as = 'replayed' AND o.closed_at > d.died_at
+      AND o.sink = d.sink AND o.topic = d.topic AND o.created_at = d.created_at)`
+
 const (
 	// One dead letter an event: min takes the other columns from its own row.
 	pickReplaySQL = `
 SELECT rowid, event_id, '', min(group_id), octet_length(payload) + coalesce(octet_length(headers), 0) + coalesce(octet_length(key), 0), ''
 FROM outbox_dead_letters AS d
-WHERE closed_at IS NULL AND ` + matchSQL + `
+WHERE closed_at IS NULL AND ` + matchSQL + notReplayedSQL + `
   AND NOT EXISTS (SELECT 1 FROM outbox_events WHERE id = d.event_id)
 GROUP BY event_id ORDER BY event_id LIMIT ?9`
 

@@ -29,7 +29,7 @@ SELECT rowid, event_id, coalesce(event_row, ''), group_id,
          WHERE s.buffer = ?11 AND s.dropped_at IS NULL AND (s.sink = d.sink OR d.sink IN (SELECT value FROM json_each(s.formerly)))
          ORDER BY s.sink <> d.sink LIMIT 1), '*') AS target
 FROM outbox_dead_letters AS d
-WHERE closed_at IS NULL AND event_id > ?10 AND (?12 = FALSE OR event_row IS NOT NULL) AND ` + matchSQL + `
+WHERE closed_at IS NULL AND event_id > ?10 AND (?12 = FALSE OR event_row IS NOT NULL) AND ` + matchSQL + notReplayedSQL + `
   AND (d.sink IN ('*', 'default') OR EXISTS (
     SELECT 1 FROM outbox_sinks AS s
     WHERE s.buffer = ?11 AND s.dropped_at IS NULL AND (s.sink = d.sink OR d.sink IN (SELECT value FROM json_each(s.formerly)))))

@@ -9,14 +9,19 @@ import (
 
 // PickReplayedSQL begins a statement that replays dead letters, and FitSQL follows it: of those that are picked and locked, the first ones
 // go back, with up to buffer.MaxBytes, and those of the first event in any case. They are cut by what the database stores before anything is
-// decompressed. A bytea counts twice, as its text does.
+// decompressed. A bytea counts twice, as its text does. Of several dead letters of one event at one sink, which earlier versions made, only one goes back, ever: the
+// others stay open. If the event dies again, that is a later dead letter. Another event may have the same id.
 const (
 	PickReplayedSQL = `
 WITH open AS MATERIALIZED (
   SELECT d.event_id, d.group_id,
          coalesce(pg_column_size(d.event_row), pg_column_size(d.payload) + coalesce(pg_column_size(d.headers), 0) + coalesce(pg_column_size(d.key), 0)) AS bytes
   FROM outbox_dead_letters d
-  WHERE d.closed_at IS NULL AND ` + matchSQL
+  WHERE d.closed_at IS NULL AND ` + matchSQL + `
+    AND NOT EXISTS (
+      SELECT FROM outbox_dead_letters o
+      WHERE o.pipeline = $1 AND o.event_id = d.event_id AND o.group_id <> d.group_id AND o.closed_as = 'replayed' AND o.closed_at > d.died_at
+        AND o.sink = d.sink AND o.topic = d.topic AND o.created_at = d.created_at AND o.event_uuid IS NOT DISTINCT FROM d.event_uuid)`
 
 	FitSQL = `
 ), stored AS MATERIALIZED (

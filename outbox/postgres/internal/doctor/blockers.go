@@ -170,7 +170,7 @@ func (d *diagnosis) blockers(ctx context.Context, sees bool) {
 		locker = buffer.Locker(all, d.state.Tables.Buffer)
 	}
 	if locker != nil {
-		d.warn("row locks", locker.String()+", which is where the events wait. A relay does not claim rows that are locked; with order: key it claims no later event of their keys either, so everything may stand still", locker.Fix)
+		d.warn("row locks", locker.String()+", which is where the events wait. "+d.locksPrevent(ctx), locker.Fix)
 	}
 	for i := range all {
 		if b := &all[i]; b == locker {
@@ -200,6 +200,27 @@ func (d *diagnosis) blockers(ctx context.Context, sees bool) {
 	default:
 		d.ok(about, "nothing older than "+d.Policy.WarnAfter.String()+" that this role sees blocks vacuum")
 	}
+}
+
+const undeletedSQL = `
+SELECT count(*)::text FROM outbox_batches WHERE buffer = $1 AND state = 'delivered'`
+
+// locksPrevent says what locks in the event table prevent: that events are deleted that were sent, that they are claimed, or both. Which rows are locked is not known.
+func (d *diagnosis) locksPrevent(ctx context.Context) string {
+	var says []string
+	d.query(ctx, "row locks", d.state.Tables.SQL(undeletedSQL), func(v []string) {
+		switch v[0] {
+		case "0":
+		case "1":
+			says = append(says, "1 batch was sent, and is deleted when no other transaction locks its rows; it is not sent again")
+		default:
+			says = append(says, v[0]+" batches were sent, and are deleted when no other transaction locks their rows; they are not sent again")
+		}
+	}, d.state.Tables.Buffer)
+	if next, err := d.Peek(ctx, 1); says == nil || err != nil || next != nil && next.Len() > 0 {
+		says = append(says, "A relay does not claim rows that are locked; with order: key it claims no later event of their keys either, so everything may stand still")
+	}
+	return strings.Join(says, ". ")
 }
 
 // secondLook is how long a transaction of unknown age is observed: most are over by then.
@@ -278,5 +299,19 @@ func blockerFix(b *buffer.VacuumBlocker) string {
 	case b.Backend == "autovacuum worker":
 		return "wait: it ends by itself"
 	}
-	return "SELECT pg_terminate_backend(" + pg.Int(int64(b.PID)) + ")"
+	return "SELECT pg_terminate_backend(" + pg.Int(int64(b.PID)) + ") -- as " + mayTerminate(b)
 }
+
+// mayTerminate says which role may terminate a session; for the end of a line of SQL.
+func mayTerminate(b *buffer.VacuumBlocker) string {
+	switch {
+	case b.Superuser:
+		return "a superuser"
+	case b.User == "":
+		return "a superuser or a member of pg_signal_backend"
+	}
+	return oneLine.Replace(pg.Quote(b.User)) + ", a superuser or a member of pg_signal_backend"
+}
+
+// oneLine keeps a name in a line.
+var oneLine = strings.NewReplacer("\n", " ", "\r", " ")

@@ -109,6 +109,9 @@ func (s *Settlement) refused(ctx context.Context, cause, err error) error {
 		return err
 	}
 	refused := &buffer.SettleError{Table: s.Tables.Buffer, RetryIn: buffer.KeptRetry(s.Batch.LeaseNo), Err: err}
+	if pg.Code(cause) == pg.CodeDiskFull {
+		refused.RetryIn = min(refused.RetryIn, buffer.FullRetry)
+	}
 	if s.Batch.DeliveryRecorded() {
 		if err := s.Ledger.putOff(ctx, s.Batch, refused.RetryIn, refused); err != nil {
 			return err

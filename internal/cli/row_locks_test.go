@@ -1,0 +1,76 @@
+package cli
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/outboxrelay/relay/internal/testkit"
+)
+
+// limited returns a configuration with the sink whose role sees of other sessions no more than that they exist.
+func limited(t *testing.T, db *database, sink string) (path string) {
+	t.Helper()
+	role := "limited_" + strings.ToLower(db.conn.Config().Database)
+	db.exec("CREATE ROLE " + role + " LOGIN PASSWORD 's3cret'")
+	db.exec("GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public TO " + role)
+	db.exec("GRANT USAGE ON ALL SEQUENCES IN SCHEMA public TO " + role)
+	t.Cleanup(func() { db.execLast("DROP OWNED BY "+role, "DROP ROLE "+role) })
+	at := strings.LastIndex(db.url, "@")
+	return write(t, "admin: {listen: ''}\npipelines:\n  - {name: orders, source: {url: 'postgres://"+role+":s3cret"+db.url[at:]+"'}, sink: {url: '"+sink+"'}}\n")
+}
+
+// Another transaction has locked events that were sent: status and doctor name it, say that it keeps their delete, and how it ends and as whom.
+func TestStatus_RowLocks(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	var (
+		once  sync.Once
+		sent  = make(chan struct{})
+		reply = make(chan struct{})
+	)
+	api := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		once.Do(func() { close(sent) })
+		<-reply
+	}))
+	t.Cleanup(api.Close)
+	t.Cleanup(sync.OnceFunc(func() { close(reply) }))
+	path := limited(t, db, api.URL)
+	db.insert(1)
+	r := start(t, nil, "run", "-c", path)
+	testkit.Receive(t, "a request", sent)
+	holder, err := pgx.Connect(t.Context(), db.url)
+	testkit.NoError(t, err)
+	t.Cleanup(func() { _ = holder.Close(context.WithoutCancel(t.Context())) })
+	for _, sql := range []string{"SET application_name = 'forgotten'", "BEGIN", "SELECT FROM outbox_events FOR UPDATE"} {
+		_, err := holder.Exec(t.Context(), sql)
+		testkit.NoError(t, err)
+	}
+	reply <- struct{}{}
+	end := fmt.Sprintf(" > SELECT pg_terminate_backend(%d) -- as a superuser", holder.PgConn().PID())
+	testkit.Eventually(t, func() error {
+		status := do(t, nil, "status", "-c", path)
+		_, line, _ := strings.Cut(status.stdout, "orders: 1 batch was sent, and is deleted when no other transaction locks its rows: ")
+		line, _, _ = strings.Cut(line, "\n")
+		if !strings.Contains(line, `application "forgotten"`) || !strings.HasSuffix(line, end) {
+			return fmt.Errorf("status prints %s%s", status.stdout, status.stderr)
+		}
+		return nil
+	})
+	got := doctorJSON(t, path, 0)
+	if says := got.find("orders", "warning", "row locks"); !strings.Contains(says, "1 batch was sent, and is deleted when no other transaction locks its rows; it is not sent again") ||
+		strings.Contains(says, "does not claim") || !strings.HasSuffix(says, end) {
+		t.Errorf("doctor prints %s", says)
+	}
+	_, err = holder.Exec(t.Context(), "ROLLBACK")
+	testkit.NoError(t, err)
+	r.signal(syscall.SIGTERM)
+	testkit.Equal(t, "exit status", r.exit(), 0)
+}
