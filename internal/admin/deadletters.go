@@ -111,10 +111,22 @@ type Refusal struct {
 	Reason string `json:"reason,omitempty"`
 }
 
-// Change applies an action to all open dead letters that match, in several transactions. It calls progress,
-// if not nil, after each. If it fails, the result has what was done before.
+// Change applies an action to all open dead letters that match when it begins, in several transactions. It calls progress,
+// if not nil, after each. If it fails, the result has what was done before. Those that die meanwhile stay open: a replay would otherwise send what the sink refuses
+// again and again, and not come to the others.
 func (d DeadLetters) Change(ctx context.Context, act Action, f buffer.DeadFilter, dryRun bool, progress func(done, total int64)) (Changed, error) {
 	c := Changed{DryRun: dryRun}
+	all := f
+	if !dryRun {
+		newest, err := d.NewestDied(ctx, f)
+		if err != nil {
+			return c, err
+		}
+		if newest.IsZero() { // nothing matches
+			newest = time.Unix(0, 0)
+		}
+		f, all = DiedUntil(f, newest), DiedAfter(f, newest)
+	}
 	f = d.closable(f)
 	total, dropped, err := d.countFor(ctx, act, f, &c)
 	if err != nil {
@@ -130,7 +142,6 @@ func (d DeadLetters) Change(ctx context.Context, act Action, f buffer.DeadFilter
 	}
 	refused := map[Identity]string{}
 	f.OnRefused = func(r buffer.Refusal) { refused[refusedIdentity(r)] = r.Reason }
-	// total excludes events that die meanwhile.
 	for c.Changed < total {
 		n, err := change(ctx, f, int(min(int64(d.BatchSize), total-c.Changed)))
 		c.Changed += int64(n)
@@ -147,18 +158,16 @@ func (d DeadLetters) Change(ctx context.Context, act Action, f buffer.DeadFilter
 	if total == 0 {
 		return c, nil
 	}
-	open, _, err := d.CountClosable(ctx, f)
-	if err != nil {
-		return c, err
-	}
-	open = max(0, open-dropped)
 	if c.Skipped = total - c.Changed; c.Skipped > 0 {
-		c.ClosedMeanwhile = max(0, c.Skipped-open)
+		open, _, err := d.CountClosable(ctx, f)
+		if err != nil {
+			return c, err
+		}
+		c.ClosedMeanwhile = max(0, c.Skipped-max(0, open-dropped))
 		c.addRefused(refused)
-	} else {
-		c.DiedMeanwhile = open
 	}
-	return c, nil
+	c.DiedMeanwhile, err = d.CountFor(ctx, act, all)
+	return c, err
 }
 
 func refusedIdentity(r buffer.Refusal) Identity {

@@ -242,6 +242,23 @@ func TestDeadReplay_OneEventTwice(t *testing.T) {
 	})
 }
 
+// Events that die again while the command goes on do not take the place of the other dead letters.
+func TestDeadReplay_DieAgain(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	path := write(t, onePipeline("p", db.url, "stdout:", "    batch_size: 2"))
+	db.bury("p", [3]string{"1", "bad", "x"}, [3]string{"2", "bad", "x"}, [3]string{"3", "good", "x"}, [3]string{"4", "good", "x"}, [3]string{"5", "good", "x"})
+	db.exec(`CREATE FUNCTION dies() RETURNS trigger LANGUAGE plpgsql SET search_path = public AS $$ BEGIN
+		DELETE FROM outbox_events WHERE id = NEW.id;
+		INSERT INTO outbox_dead_letters (pipeline, event_id, topic, payload, created_at, group_id, attempts, error, died_at)
+			VALUES ('p', NEW.id, NEW.topic, NEW.payload, NEW.created_at, gen_random_uuid(), 1, 'again', clock_timestamp() + interval '1 second');
+		RETURN NULL; END $$;
+		CREATE TRIGGER dies AFTER INSERT ON outbox_events FOR EACH ROW WHEN (NEW.topic = 'bad') EXECUTE FUNCTION dies()`)
+	do(t, nil, "dead", "replay", "-c", path, "--all", "--yes").want(t, 0, "p: replayed 5 dead letters; 2 more died meanwhile: run it again\n", "")
+	testkit.Equal(t, "open", db.open("p"), "1 2")
+	testkit.Equal(t, "events", db.count("SELECT count(*) FROM outbox_events"), 3)
+}
+
 func TestDeadDiscard(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)
