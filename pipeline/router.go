@@ -52,7 +52,10 @@ func NewRouter(b buffer.Router, sinks map[string]*Pipeline, c Config) (*Router, 
 		health: health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting},
 	}
 	for _, p := range sinks {
-		p.onIdle, p.unrouted = r.onIdle, r.health.claimable
+		p.onIdle = r.onIdle
+		if !c.OnSchedule { // otherwise they wait for the schedule
+			p.unrouted = r.health.claimable
+		}
 	}
 	return r, nil
 }

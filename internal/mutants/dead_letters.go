@@ -26,8 +26,8 @@ var deadLetterMutants = []mutant{
 	{
 		name: "a router waits for retries",
 		file: "outbox/postgres/internal/router/sink.go",
-		old:  "due_at <= clock.now AND ` + ledger.UnsentSQL + `)",
-		new:  "due_at <= clock.now)",
+		old:  "THEN count(*) FILTER (WHERE due_at <= clock.now AND ` + ledger.UnsentSQL + `)",
+		new:  "THEN count(*) FILTER (WHERE due_at <= clock.now)",
 		pkg:  "./outbox/postgres", test: "TestSinks/divide",
 	},
 	{

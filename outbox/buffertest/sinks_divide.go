@@ -3,6 +3,7 @@ package buffertest
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/uuid"
@@ -15,6 +16,8 @@ var sinksDivideCases = []sinksTestCase{
 	{name: "divide/halves keep their turn", ordered: true, run: sinksDivideOrdered},
 	{name: "unsent/batches that no worker has leased are taken over alone", run: sinksUnsent},
 	{name: "unsent/in order", ordered: true, run: sinksUnsentOrdered},
+	{name: "unsent/is counted behind more retries than are counted", run: sinksUnsentBehindMany},
+	{name: "unsent/is counted behind the retries of many keys", ordered: true, run: sinksUnsentBehindKeys},
 }
 
 // divideOf divides the batch of a sink, of which the sink refused everything once.
@@ -173,4 +176,45 @@ func sinksUnsentOrdered(t *testing.T, p *sinksCase) {
 		t.Fatalf("taken over: %+v, want b alone", batch)
 	}
 	deliver(t, b, "all", expectKeys(t, b, "all", "a"))
+}
+
+// As many retries are due as a count looks at, for longer.
+func sinksUnsentBehindMany(t *testing.T, p *sinksCase) {
+	b := p.open(t, buffer.Route{Sink: "all", BatchSize: 100})
+	p.topics(t, "call.a")
+	routeTo(t, b, "[all]")
+	batch := unsentOf(t, b, "all")
+	ok(t, "Settle", b.Sink("all").Settle(t.Context(), batch, []buffer.Outcome{retry(batch, 0)}))
+	p.due(t, "true")
+	const most = 5000
+	copies := make([]string, most)
+	for i := range copies {
+		copies[i] = "('" + uuid.NewString() + "', (SELECT buffer FROM outbox_batches LIMIT 1), 'range', 'waiting', 1, '2026-01-01T00:00:00.000Z', '', 0, 0, 1, 1, 1, 1, '2026-01-01T00:00:00.000Z', 'all')"
+	}
+	p.Exec(t, "INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases, attempts, outages, events, first_id, last_id, oldest_at, sink) VALUES "+
+		strings.Join(copies, ","))
+	expectDue(t, b, "all", most, 0)
+	p.topics(t, "call.b")
+	routeTo(t, b, "[all]")
+	expectDue(t, b, "all", most, 1)
+	if batch := unsentOf(t, b, "all"); batch == nil || batch.Events[0].Topic != "call.b" {
+		t.Fatalf("the batch that was routed last was not taken over: %+v", batch)
+	}
+}
+
+// As many retries are due as a count looks at first where order is kept, each of a key of its own.
+func sinksUnsentBehindKeys(t *testing.T, p *sinksCase) {
+	b := p.open(t, orderedSinks...)
+	const most = 200
+	for i := range most {
+		p.keys(t, fmt.Sprint("k", i))
+		routeAll(t, b, 10)
+		batch := unsentOf(t, b, "all")
+		ok(t, "Settle", b.Sink("all").Settle(t.Context(), batch, []buffer.Outcome{retry(batch, lease)}))
+	}
+	p.due(t, "sink = 'all'")
+	expectDue(t, b, "all", most, 0)
+	p.keys(t, "free")
+	routeAll(t, b, 10)
+	expectDue(t, b, "all", most+1, 1)
 }

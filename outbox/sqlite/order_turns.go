@@ -209,6 +209,7 @@ func (b *Buffer) cut(ctx context.Context, tx transaction, t *turn) error {
 // countTurns replaces the numbers of due batches by those of batches that wait for no other, and that of waiting ones by those that were sent: what
 // waits for another batch does not wait for a retry.
 func (l ledger) countTurns(ctx context.Context, tx transaction, backlog *buffer.Backlog) error {
+	anyUnsent := backlog.Unsent > 0 // beyond the first batches, which may all be retries
 	backlog.Due, backlog.Suspects, backlog.Unsent, backlog.Waiting = 0, 0, 0, 0
 	return l.turns(ctx, tx, func(t *turn) (found, goOn bool) {
 		if t.waiting && !t.unsent {
@@ -225,6 +226,6 @@ func (l ledger) countTurns(ctx context.Context, tx transaction, backlog *buffer.
 				backlog.Unsent++
 			}
 		}
-		return true, true
+		return backlog.Unsent > 0 || !anyUnsent, true
 	})
 }
