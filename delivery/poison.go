@@ -2,6 +2,7 @@ package delivery
 
 import (
 	"maps"
+	"math"
 	"sync"
 	"time"
 
@@ -13,7 +14,8 @@ import (
 // poisonDetector remembers the batches whose sends ended in an outage that they may have caused, a 5xx or a
 // time-out, or of which an answer accepted nothing, a 403. Such an outage counts if, since the last one, the address accepted more than twice as many other
 // batches as it did not: a server that answers every other request with a 502 is down, and no event must be
-// buried for that. Then the outage is confirmed as a rejection of that batch, or divides it: after confirmAfter answers in a row,
+// buried for that. Several bad batches would never count so, because their retries outnumber the others' sends: an outage counts as well if the batch has failed so often
+// while others were accepted that a batch without fault would have been, by the share of the other sends that failed (see evidence). Then the outage is confirmed as a rejection of that batch, or divides it: after confirmAfter answers in a row,
 // or after confirmUnknown outages, if it is not known of each what the sink accepted. Each process counts alone.
 //
 // The parts of a batch have new group_ids. An API that knows the old one, because it accepted the batch and its
@@ -56,11 +58,13 @@ func (v *verdict) outageKind() outageKind {
 
 // history is that of one batch.
 type history struct {
-	n           int   // outages that counted, since notAccepted changed
-	answers     int   // the last of them, in a row, that were answers
-	notAccepted bool  // the answers are of this kind
-	at          tally // when the last one counted, included
-	own         int   // the batch's outages since then that did not count
+	n           int     // outages that counted, since notAccepted changed
+	answers     int     // the last of them, in a row, that were answers
+	notAccepted bool    // the answers are of this kind
+	at          tally   // when the last one counted, included
+	seen        tally   // when the last one came, included
+	evidence    float64 // against the batch, of those since that did not count
+	own         int     // the batch's outages since then that did not count
 	since       time.Time
 	began       time.Time // when the first outage came, counted or not
 }
@@ -89,16 +93,21 @@ func (d *poisonDetector) record(groupID uuid.UUID, address string, kind outageKi
 	now := d.tallies[key]
 	last, again := d.batches[groupID]
 	accepted, others := now.accepted-last.at.accepted, now.failed-last.at.failed-last.own
+	before := now
 	now.failed++
 	d.tallies[key] = now
 	unknown := kind == maybeAccepted || kind == inProgress
 	if unknown {
 		last.answers = 0
 	}
-	if again && accepted <= 2*others { // all batches meet the outage
-		last.own++
-		d.batches[groupID] = last
-		return false
+	if again && accepted <= 2*others { // all batches meet the outage, or several bad ones do
+		last.evidence += evidence(before.accepted-last.seen.accepted, before.failed-last.seen.failed)
+		last.seen = now
+		if last.evidence < enoughEvidence {
+			last.own++
+			d.batches[groupID] = last
+			return false
+		}
 	}
 	if !again {
 		maps.DeleteFunc(d.batches, func(_ uuid.UUID, one history) bool { return time.Since(one.since) > historyExpires })
@@ -110,7 +119,7 @@ func (d *poisonDetector) record(groupID uuid.UUID, address string, kind outageKi
 	if !unknown {
 		last.answers++
 	}
-	last.at, last.own, last.since = now, 0, time.Now()
+	last.at, last.seen, last.evidence, last.own, last.since = now, now, 0, 0, time.Now()
 	if last.began.IsZero() {
 		last.began = last.since
 	}
@@ -120,6 +129,18 @@ func (d *poisonDetector) record(groupID uuid.UUID, address string, kind outageKi
 	}
 	return last.answers >= confirmAfter || last.n >= confirmUnknown && !last.notAccepted
 }
+
+// evidence is the logarithm of how unlikely it is that a batch without fault fails, when so many other sends were accepted and failed since it last did. Without an accepted
+// one there is none.
+func evidence(accepted, failed int) float64 {
+	if accepted == 0 {
+		return 0
+	}
+	return -math.Log((float64(failed) + 0.5) / (float64(accepted+failed) + 0.5))
+}
+
+// enoughEvidence is that of one outage that counts: of 200 batches without fault one would have failed as often.
+var enoughEvidence = math.Log(200)
 
 // unknown notes an outage that the batch has not caused, after which nobody knows what the sink accepted.
 func (d *poisonDetector) unknown(groupID uuid.UUID) {
@@ -138,7 +159,7 @@ func (d *poisonDetector) inherit(from uuid.UUID, parts []buffer.Outcome) {
 	defer d.mu.Unlock()
 	last := d.batches[from]
 	delete(d.batches, from)
-	part := history{n: confirmAfter - 1, answers: confirmAfter - 1, notAccepted: last.notAccepted, at: last.at, since: last.since, began: last.began}
+	part := history{n: confirmAfter - 1, answers: confirmAfter - 1, notAccepted: last.notAccepted, at: last.at, seen: last.seen, since: last.since, began: last.began}
 	if last.answers < confirmAfter {
 		part.n, part.answers = confirmUnknown-2, 0
 	}

@@ -185,3 +185,66 @@ func TestPoison_ProgramAndOutage(t *testing.T) {
 		expect(t, "the error", o.Error, "fails again and again, while others are accepted: request of event 101: cannot divide")
 	})
 }
+
+// TestPoison_SeveralBatches: of two bad batches and a few good ones, the retries of the bad ones outnumber what is accepted. Both are halved. While the sink fails for most
+// sends, whoever sends, no batch is.
+func TestPoison_SeveralBatches(t *testing.T) {
+	t.Parallel()
+	fails, errSkip := sink.MaybePoison(errors.New("500 Internal Server Error")), errors.New("none is sent")
+	for name, c := range map[string]struct {
+		bad, rounds int
+		goods       func(n int) error // what a good batch of round n meets
+		within      bool
+	}{
+		"two":  {2, 30, func(int) error { return nil }, true},
+		"five": {5, 120, func(int) error { return nil }, true},
+		"two, and few good ones": {2, 120, func(n int) error {
+			if n%3 == 0 {
+				return nil
+			}
+			return errSkip
+		}, true},
+		"two, and the sink is away": {2, 200, func(int) error { return fails }, false},
+		"the sink accepts one in ten": {5, 40, func(n int) error {
+			if n%10 == 0 {
+				return nil
+			}
+			return fails
+		}, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				a := newAddressed(nil)
+				batches := make([]*buffer.Lease, c.bad)
+				for i := range batches {
+					batches[i] = to("x", "x")
+				}
+				halved := 0
+				for n := range c.rounds {
+					a.answer(fails)
+					for i, b := range batches {
+						if b == nil {
+							continue
+						}
+						if outcomes := a.works(t, b); len(outcomes) > 1 {
+							halved, batches[i] = halved+1, nil
+						}
+						b.Outages++
+					}
+					<-time.After(2 * time.Second)
+					good := to("x")
+					good.Events[0] = outbox.Event{ID: 900 + int64(n), Topic: "x"}
+					if answer := c.goods(n); !errors.Is(answer, errSkip) {
+						a.answer(answer)
+						a.works(t, good)
+					}
+					<-time.After(2 * time.Second)
+				}
+				if all := halved == c.bad; all != c.within || halved > 0 && !c.within {
+					t.Errorf("%d of %d batches were halved", halved, c.bad)
+				}
+			})
+		})
+	}
+}

@@ -107,16 +107,17 @@ func (a *app) replay(ctx context.Context, cfg *config.Config, f *replayFlags) (e
 	if !ok {
 		return fmt.Errorf("%s: %w", p.Name, buffer.ErrNoArchive)
 	}
-	counted := filter
-	counted.PageSize = 0 // nothing is sent
-	expected, err := archiver.ReplayArchived(ctx, counted, true, nil)
-	if err != nil {
-		return a.explainReplay(p, err)
-	}
-	filter.Until = expected.Until
-	until := filter.Until.UTC().Format(time.RFC3339Nano)
-	if _, err := fmt.Fprintf(a.stdout, "%s: %s\n", p.Name, describeReplayed("would send", &expected, until)); err != nil || f.dryRun || expected.Events == 0 {
-		return err
+	var expected buffer.Replayed
+	if f.dryRun || !f.yes || isTerminal(a.stderr) { // otherwise nobody sees the count, which takes a third of the time
+		counted := filter
+		counted.PageSize = 0 // nothing is sent
+		if expected, err = archiver.ReplayArchived(ctx, counted, true, nil); err != nil {
+			return a.explainReplay(p, err)
+		}
+		filter.Until = expected.Until
+		if _, err := fmt.Fprintf(a.stdout, "%s: %s\n", p.Name, describeReplayed("would send", &expected)); err != nil || f.dryRun || expected.Events == 0 {
+			return err
+		}
 	}
 	for _, note := range replayNotes(p, f.sink) {
 		if _, err := fmt.Fprintf(a.stdout, "%s: %s\n", p.Name, note); err != nil {
@@ -138,9 +139,12 @@ func (a *app) replay(ctx context.Context, cfg *config.Config, f *replayFlags) (e
 	})
 	bar.end()
 	if err != nil {
-		return fmt.Errorf("%s: after %s: %w; to continue, repeat the command with --until %s", p.Name, plural(done.Events, "event", "events"), err, until)
+		if done.Until.IsZero() {
+			return a.explainReplay(p, err)
+		}
+		return fmt.Errorf("%s: after %s: %w; to continue, repeat the command with --until %s", p.Name, plural(done.Events, "event", "events"), err, timeOf(&done))
 	}
-	_, err = fmt.Fprintf(a.stdout, "%s: %s\n", p.Name, describeReplayed("sends", &done, until))
+	_, err = fmt.Fprintf(a.stdout, "%s: %s\n", p.Name, describeReplayed("sends", &done))
 	return err
 }
 
@@ -159,8 +163,11 @@ func (a *app) explainReplay(p *config.Pipeline, err error) error {
 	return fmt.Errorf("%s: %w", p.Name, err)
 }
 
-func describeReplayed(verb string, r *buffer.Replayed, until string) string {
-	text := fmt.Sprintf("%s %s of before %s again", verb, plural(r.Events, "event", "events"), until)
+// timeOf is --until, or when the command began.
+func timeOf(r *buffer.Replayed) string { return r.Until.UTC().Format(time.RFC3339Nano) }
+
+func describeReplayed(verb string, r *buffer.Replayed) string {
+	text := fmt.Sprintf("%s %s of before %s again", verb, plural(r.Events, "event", "events"), timeOf(r))
 	if r.Waiting > 0 {
 		text += fmt.Sprintf("; left out %s in the buffer", plural(r.Waiting, "event that is", "events that are"))
 	}

@@ -31,6 +31,20 @@ var deadLetterMutants = []mutant{
 		pkg:  "./outbox/postgres", test: "TestSinks/divide",
 	},
 	{
+		name: "several bad batches are an outage of the sink for ever",
+		file: "delivery/poison.go",
+		old:  "if last.evidence < enoughEvidence {",
+		new:  "if last.evidence >= 0 {",
+		pkg:  "./delivery", test: "TestPoison_SeveralBatches",
+	},
+	{
+		name: "a server that fails for most requests is taken for bad batches",
+		file: "delivery/poison.go",
+		old:  "var enoughEvidence = math.Log(200)",
+		new:  "var enoughEvidence = math.Log(1.2)",
+		pkg:  "./delivery", test: "TestPoison_NotConfirmedByAFailingServer",
+	},
+	{
 		name: "retries take all workers while batches wait that no worker has leased",
 		file: "distributor/tickets.go",
 		old:  "return d.dueOut-d.unsentOut >= tickets/2",

@@ -31,7 +31,8 @@ SELECT pg_advisory_xact_lock(hashtextextended('relay archive ' || $1, 0))`
 	// A page of the archive, in the order in which it was filled: after $3, $4 and $5, before $2, with up to buffer.MaxBytes for each batch of $8 events as
 	// the database stores them. An event is put back for its last row. Another one may have had its id, or get it: the sequence, $10, goes back with a
 	// TRUNCATE ... RESTART IDENTITY, a restore and a failover, and an id that it still hands out would make the application's INSERT fail. The other rows of an event are found by the primary
-	// key: "+ interval '0'" keeps the planner from the index of archived_at, which it takes for as good until the archive is analysed, and reads whole for each event.
+	// key: "+ interval '0'" keeps the planner from the index of archived_at, which it takes for as good until the archive is analysed, and reads whole for each event. No EXISTS looks for the event
+	// in the buffer: the planner would hash all of the buffer for each page.
 	// The archive also has events with dead letters: what was dead at one of several sinks, or at a replay, and what no sink took. relay dead replay sends those, so the replay of the
 	// archive, to the sink $12 or to all, leaves out an event with an open one there, and what no sink got and was discarded: such a row has no routes_no.
 	pageSQL = `
@@ -55,7 +56,8 @@ WITH page AS MATERIALIZED (
          coalesce(f.id > (SELECT coalesce(pg_sequence_last_value(s.sequence), 0) FROM (SELECT $10::regclass) s (sequence) WHERE s.sequence IS NOT NULL), false) AS ahead, (
     SELECT max(o.archived_at + interval '0') FROM outbox_archive o
     WHERE o.id = f.id AND o.created_at = f.created_at AND (o.archived_at + interval '0', o.group_id) > (f.archived_at, f.group_id)) AS later
-  FROM fitting f WHERE left(f.topic, 4096) ~ ANY ($6::text[]) AND left(f.topic, 4096) ~ ANY ($9::text[])
+  FROM fitting f
+  WHERE ($6::text[] = '{""}' OR left(f.topic, 4096) ~ ANY ($6::text[])) AND ($9::text[] = '{""}' OR left(f.topic, 4096) ~ ANY ($9::text[]))
 ), chosen AS MATERIALIZED (
   SELECT id, group_id, (row_number() OVER (ORDER BY id) - 1) / $8::bigint AS batch
   FROM (SELECT DISTINCT ON (id) id, group_id FROM matching WHERE NOT waits AND NOT dead AND NOT ahead AND later IS NULL ORDER BY id, group_id) c
