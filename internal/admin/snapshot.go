@@ -47,6 +47,14 @@ func (p *Pipeline) Locker() (buffer.VacuumBlocker, bool) {
 	return buffer.VacuumBlocker{}, false
 }
 
+// TableLocker returns the oldest transaction that has locked one of the pipeline's tables as a whole; nil if none has. See [buffer.TableLocker].
+func (p *Pipeline) TableLocker() *buffer.LockedError {
+	if o, ok := p.Health.(lockObserver); ok {
+		return o.TableLocker()
+	}
+	return nil
+}
+
 // Sink is one of several sinks of a pipeline.
 type Sink struct {
 	Name   string
@@ -80,6 +88,8 @@ type Health interface {
 type lockObserver interface {
 	// Locker returns the oldest transaction that holds locks in the event table; see [buffer.Locker].
 	Locker() (buffer.VacuumBlocker, bool)
+	// TableLocker returns the oldest transaction that has locked one of the pipeline's tables as a whole; nil if none has. See [buffer.TableLocker].
+	TableLocker() *buffer.LockedError
 }
 
 // statuses are those of the sinks, and of what is not routed yet; of the configured sinks alone if the status is unknown.
