@@ -214,9 +214,11 @@ func (s *Server) Report(ctx context.Context, names ...string) Report {
 	s.snapshots.named(names).each(ctx, func(p Pipeline, status buffer.Status, unsendable, err error) {
 		if err != nil {
 			one := ReportError{Name: p.Name, Error: s.config.Redact(err.Error())}
-			if locked, ok := errors.AsType[*buffer.LockedError](err); ok {
-				one.TableLockedBy = NewLockReport(locked)
-			} else if locked := p.TableLocker(); locked != nil && errors.Is(err, context.DeadlineExceeded) {
+			locked, isLocked := errors.AsType[*buffer.LockedError](err)
+			if seen := p.TableLocker(); seen != nil && (isLocked || errors.Is(err, context.DeadlineExceeded)) { // it knows what waits
+				locked = seen
+			}
+			if locked != nil {
 				one.TableLockedBy, one.Error = NewLockReport(locked), s.config.Redact(locked.Error())
 			}
 			report.Errors = append(report.Errors, one)

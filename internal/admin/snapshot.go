@@ -128,6 +128,8 @@ type snapshot struct {
 	changed atomic.Bool
 	archive slow[buffer.ArchiveSize]
 	left    slow[int64]
+	// locked is why the latest status could not be read, if a transaction has locked a table; otherwise nil.
+	locked atomic.Pointer[buffer.LockedError]
 
 	at     time.Time
 	status buffer.Status
@@ -149,6 +151,9 @@ func (s *snapshot) read(ctx context.Context) (status buffer.Status, unsendable, 
 	select {
 	case <-s.semaphore:
 	case <-ctx.Done():
+		if locked := s.locked.Load(); locked != nil {
+			return buffer.Status{}, nil, locked
+		}
 		return buffer.Status{}, nil, timeoutError(ctx.Err())
 	}
 	defer func() { s.semaphore <- struct{}{} }()
@@ -163,7 +168,12 @@ func (s *snapshot) read(ctx context.Context) (status buffer.Status, unsendable, 
 		if s.unsendable = nil; err == nil {
 			s.unsendable = s.pipeline.unsendable(ctx)
 		}
-		s.status, s.err, s.at = status, timeoutError(err), time.Now()
+		locked, _ := errors.AsType[*buffer.LockedError](err)
+		s.locked.Store(locked)
+		if locked == nil { // otherwise it does respond
+			err = timeoutError(err)
+		}
+		s.status, s.err, s.at = status, err, time.Now()
 	}
 	return s.status, s.unsendable, s.err
 }

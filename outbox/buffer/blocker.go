@@ -56,7 +56,7 @@ type VacuumBlocker struct {
 	// too; 0 if that is not known, as of a prepared transaction.
 	Waits    bool
 	WaitsFor int
-	// Waiting is how many sessions wait for it, directly or behind others.
+	// Waiting is how many sessions wait for it, directly or behind others; those of relays do not count.
 	Waiting int
 	// Fix is how to end it: a statement, or what to do. Of a session that waits, it is how to end what it waits for.
 	Fix string

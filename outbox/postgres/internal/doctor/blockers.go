@@ -61,7 +61,8 @@ WITH RECURSIVE locks AS MATERIALIZED (
         (SELECT string_agg(DISTINCT s.name, chr(10)) FROM strong s WHERE s.pid = a.pid),
         EXISTS (SELECT FROM locks l WHERE l.pid = a.pid AND NOT l.granted),
         (SELECT min(nullif(t.holder, 0)) FROM roots t WHERE t.pid = a.pid),
-        (SELECT count(DISTINCT c.pid) FROM chain c WHERE c.holder = a.pid)::int
+        (SELECT count(DISTINCT c.pid) FROM chain c JOIN pg_stat_activity w ON w.pid = c.pid
+         WHERE c.holder = a.pid AND w.application_name IS DISTINCT FROM 'relay' AND w.application_name IS DISTINCT FROM current_setting('application_name'))::int
  FROM pg_stat_activity a LEFT JOIN pg_roles r ON r.oid = a.usesysid
  WHERE a.pid <> pg_backend_pid() AND a.backend_type IS DISTINCT FROM 'parallel worker'
    AND (a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL AND (a.datid IS NULL OR a.datname = current_database())

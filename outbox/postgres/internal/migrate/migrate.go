@@ -154,7 +154,7 @@ func (c Config) refuseMissing(ctx context.Context, tx pgx.Tx) error {
 	var missing catalog.Findings
 	table, _ := pg.SplitTable(c.Table)
 	archive, _ := pg.SplitTable(c.Archive)
-	for _, schema := range []string{table, archive} {
+	for _, schema := range []string{table, c.Schema, archive} {
 		var lacks bool
 		if schema == "" || c.Custom && schema == c.Schema {
 			continue
