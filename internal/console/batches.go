@@ -140,12 +140,20 @@ type lockedEvents struct{ Text, Fix string }
 
 // lockedEvents says which transaction keeps events of a pipeline that are in no batch; ok is false if none does, as far as is known.
 func (s *Console) lockedEvents(report *admin.Report, pipeline string) (l lockedEvents, ok bool) {
+	table := func(b *admin.BlockerReport) lockedEvents {
+		return lockedEvents{s.config.Redact(pipeline + ": " + b.Text), s.config.Redact(b.Fix)}
+	}
+	for _, e := range report.Errors {
+		if e.Name == pipeline && e.TableLockedBy != nil {
+			return table(e.TableLockedBy), true
+		}
+	}
 	for i := range report.Pipelines {
 		p := &report.Pipelines[i]
 		switch {
 		case p.Name != pipeline:
 		case p.TableLockedBy != nil:
-			return lockedEvents{s.config.Redact(p.Name + ": " + p.TableLockedBy.Text), p.TableLockedBy.Fix}, true
+			return table(p.TableLockedBy), true
 		case p.LockKeepsEvents():
 			return lockedEvents{s.config.Redact(fmt.Sprintf("%s: %s. Those that are in no batch are locked: %s", p.Name, pendingText(p.Pending), p.RowsLockedBy.Text)), p.RowsLockedBy.Fix}, true
 		}
