@@ -218,6 +218,9 @@ func (o observer) Settled(l *buffer.Lease, outcomes []buffer.Outcome, sent bool,
 		o.p.checkSoon()
 	}
 	o.p.progress.settled(l, outcomes, time.Now().Add(-took)) // settling starts when the send is over
+	if sent && isOutage(outcomes) {
+		o.p.notices.sent(0) // it did not answer slowly, but not at all
+	}
 	if sent {
 		o.p.unaccepted.settled(outcomes)
 	}

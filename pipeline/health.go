@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -274,18 +275,22 @@ func note(since *time.Time, is bool, now time.Time) {
 	}
 }
 
+// isOutage reports whether a send got nothing through because the sink, or the address it went to, was unavailable.
+func isOutage(outcomes []buffer.Outcome) bool {
+	return len(outcomes) > 0 && !slices.ContainsFunc(outcomes, func(o buffer.Outcome) bool { return o.Verdict != buffer.Retry || o.Outages == 0 })
+}
+
 // settled takes the outcomes of a batch. They are progress if something is delivered or buried, or the batch was
 // split for its addresses or its size. A batch that is halved because it was refused is none.
 func (h *health) settled(l *buffer.Lease, outcomes []buffer.Outcome, sent bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	progress, outage, refused := false, len(outcomes) > 0, false
+	progress, outage, refused := false, isOutage(outcomes), false
 	for i := range outcomes {
 		o := &outcomes[i]
 		again := o.Verdict == buffer.Retry
 		h.waiting = h.waiting || again
 		progress = progress || !again || o.IDs != nil && o.Error == ""
-		outage = outage && again && o.Outages > 0
 		refused = refused || again && o.Outages == 0 && o.Error != ""
 	}
 	h.stuck.settled(l, outcomes, sent, progress, time.Now())
@@ -309,7 +314,7 @@ func (h *health) databaseReady() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if err := cmp.Or(h.bufferErr, h.writeErr); err != nil {
-		return &NotReady{class: database, kind: startingKind(err), err: err}
+		return &NotReady{class: database, kind: databaseKind(err), err: err}
 	}
 	return nil
 }
@@ -320,6 +325,14 @@ func startingKind(err error) string {
 		return buffer.KindStarting
 	}
 	return ""
+}
+
+// databaseKind is the kind of what a database does not do; "" if it does not work.
+func databaseKind(err error) string {
+	if _, locked := errors.AsType[*buffer.LockedError](err); locked {
+		return buffer.KindLocked
+	}
+	return startingKind(err)
 }
 
 // resumed notes that a pause has ended: what waited during it is not stalled.
@@ -337,13 +350,13 @@ func (h *health) ready(now time.Time, outage error) error {
 	case errors.Is(h.bufferErr, buffer.ErrProjection):
 		return &NotReady{class: stalled, err: h.bufferErr}
 	case h.bufferErr != nil:
-		return &NotReady{class: database, kind: startingKind(h.bufferErr), err: h.bufferErr}
+		return &NotReady{class: database, kind: databaseKind(h.bufferErr), err: h.bufferErr}
 	case h.writeErr != nil:
 		return &NotReady{class: database, err: h.writeErr}
 	case h.claimErr != nil:
-		return &NotReady{class: database, err: h.claimErr}
+		return &NotReady{class: database, kind: databaseKind(h.claimErr), err: h.claimErr}
 	case h.dueErr != nil:
-		return &NotReady{class: database, err: h.dueErr}
+		return &NotReady{class: database, kind: databaseKind(h.dueErr), err: h.dueErr}
 	case h.sinkErr != nil:
 		return &NotReady{class: atSink, kind: cmp.Or(startingKind(h.sinkErr), sinkKind(h.sinkErr)), err: h.sinkErr}
 	case h.undelivered >= 2:

@@ -315,6 +315,12 @@ func TestReporter(t *testing.T) {
 		if got := h.to.last().Notice; got != "" {
 			t.Errorf("when the sink is fast again the notice is %q", got)
 		}
+		o.Sent(batchNow(), 20*time.Second)
+		o.Settled(batchNow(), []buffer.Outcome{{Verdict: buffer.Retry, Outages: 1, Error: "context deadline exceeded"}}, true, 0)
+		wait(10 * time.Second)
+		if got := h.to.last().Notice; got != "" {
+			t.Errorf("when the sink does not answer the notice is %q", got)
+		}
 	})
 	run("Outdated", func(t *testing.T, h *harness) {
 		h.changed = map[string]string{"sink": "token changed"}
@@ -368,4 +374,22 @@ func TestReporter(t *testing.T) {
 			t.Errorf("reports when it is back: %+v", h.to.all)
 		}
 	})
+}
+
+// TestHealth_Locked: a database in which a transaction has locked a table works, and the reason says so, whatever took too long.
+func TestHealth_Locked(t *testing.T) {
+	t.Parallel()
+	locked := &buffer.LockedError{Text: "table public.orders is locked", Fix: "SELECT pg_terminate_backend(7)", Err: context.DeadlineExceeded}
+	for name, note := range map[string]func(*health, error){"count": (*health).buffer, "claim": (*health).claim, "take-over": (*health).takeOver} {
+		h := &health{}
+		note(h, locked)
+		why, ok := errors.AsType[*NotReady](h.ready(time.Now(), nil))
+		if !ok || why.Kind() != buffer.KindLocked || why.Class() != buffer.NotReadyDatabase || !strings.Contains(why.Error(), locked.Error()) {
+			t.Errorf("%s: readiness is %v", name, why)
+		}
+		note(h, context.DeadlineExceeded)
+		if why, ok = errors.AsType[*NotReady](h.ready(time.Now(), nil)); !ok || why.Kind() != buffer.NotReadyDatabase {
+			t.Errorf("%s: without a lock readiness is %v", name, why)
+		}
+	}
 }

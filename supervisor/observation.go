@@ -49,7 +49,7 @@ func (s *Supervisor) observe(b *buffer.VacuumBlocker, now time.Time) *observatio
 		o = &observation{first: now, warnAt: s.warnAfter}
 		s.observed[id] = o
 	}
-	if b.Age == 0 && (b.Behind > 0 || b.Unread()) {
+	if b.Age == 0 && (b.Behind > 0 || b.Unread() || b.OnlyLocks()) {
 		b.Age, b.AtLeast = now.Sub(o.first), true
 	}
 	o.blocker, o.last = *b, now
@@ -120,6 +120,8 @@ func attrs(b *buffer.VacuumBlocker) []any {
 func terminates(p *buffer.SupervisorPolicy, b *buffer.VacuumBlocker) bool {
 	switch {
 	case p.TerminateAfter == 0 || b.Age < p.TerminateAfter:
+		return false
+	case b.Waits: // what it waits for is the cause
 		return false
 	case b.Kind != buffer.BlockedByTransaction || b.Backend != "client backend" || b.IsRelay || b.BeganAt.IsZero():
 		return false

@@ -142,6 +142,15 @@ func (s *Supervisor) Locker(table string) (buffer.VacuumBlocker, bool) {
 	return buffer.VacuumBlocker{}, false
 }
 
+// TableLocker returns the oldest transaction of the last poll that keeps others from inserting into one of these tables; nil if there is none. See [buffer.TableLocker]. Safe
+// for concurrent use.
+func (s *Supervisor) TableLocker(tables ...string) *buffer.LockedError {
+	if all := s.last.Load(); all != nil {
+		return buffer.TableLocker(*all, tables...)
+	}
+	return nil
+}
+
 // Run polls until ctx is done. It returns nil: a database that is unavailable is asked again.
 func (s *Supervisor) Run(ctx context.Context) error {
 	s.report(nil, -1)
@@ -187,14 +196,20 @@ func (s *Supervisor) poll(ctx context.Context) {
 	for i := range blockers {
 		b := &blockers[i]
 		o := s.observe(b, now)
+		if b.OnlyLocks() {
+			continue
+		}
 		oldest[b.Kind] = max(oldest[b.Kind], b.Age)
 		if b.Age < s.warnAfter {
 			continue
 		}
-		if worst == nil {
-			worst = b
-		}
 		old = append(old, o)
+	}
+	for _, o := range old { // the observations know all ages by now
+		if root := buffer.Root(blockers, &o.blocker); root != nil && root.Age >= s.warnAfter {
+			worst = root
+			break
+		}
 	}
 	// Metrics and status are set first: who reads the warning may look at them at once.
 	s.worst.Store(worst)

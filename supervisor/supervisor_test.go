@@ -352,3 +352,43 @@ func TestNew_InvalidConfig(t *testing.T) {
 		}
 	}
 }
+
+// TestSupervisor_Waiting: what waits for another transaction is not terminated, and what it waits for is called the worst, though it blocks no vacuum itself.
+func TestSupervisor_Waiting(t *testing.T) {
+	t.Parallel()
+	supervise(t, func(s *fakeSource, v *supervisor.Supervisor) {
+		at := func(pid int) buffer.VacuumBlocker {
+			return buffer.VacuumBlocker{Kind: buffer.BlockedByTransaction, PID: pid, Backend: "client backend", User: "shop", Behind: 1, BeganAt: s.start}
+		}
+		victim, holder := at(1), at(2)
+		victim.Horizon, victim.Waits, victim.WaitsFor, victim.Locks = 7, true, 2, []string{"public.bills"}
+		holder.Behind, holder.NoInserts = 0, []string{"public.outbox_events"}
+		s.add(victim, holder)
+		s.until(2 * time.Second)
+		s.until(11 * time.Second)
+		if got := v.TableLocker("public.outbox_events"); got == nil || got.Holder.PID != 2 {
+			t.Errorf("the table is locked by %+v", got)
+		}
+		if got := v.TableLocker(); got != nil {
+			t.Errorf("no table is locked by %+v", got)
+		}
+		s.until(10 * time.Minute)
+		if worst, ok := v.Worst(); !ok || worst.PID != 2 {
+			t.Errorf("the worst is %+v", worst)
+		}
+		if got, ok := v.Locker("public.bills"); !ok || got.PID != 2 {
+			t.Errorf("the other table is blocked by %+v", got)
+		}
+		s.change(func() {
+			testkit.Equal(t, "sessions that were terminated", len(s.asked), 0)
+			s.on = s.on[1:]
+		})
+		s.until(11 * time.Minute)
+		if worst, ok := v.Worst(); ok {
+			t.Errorf("what blocks no vacuum is reported as %+v", worst)
+		}
+		if oldest := s.oldest[buffer.BlockedByTransaction]; oldest != 0 {
+			t.Errorf("what blocks no vacuum is measured as %v", oldest)
+		}
+	}, buffer.SupervisorPolicy{WarnAfter: time.Minute, TerminateAfter: 2 * time.Minute})
+}

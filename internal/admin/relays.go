@@ -101,7 +101,7 @@ func relayReports(all []buffer.Relay, redact func(string) string) (reports []Rel
 // inWords are the kinds and classes of reasons, for one that a line of waiting batches quotes already. Which events a sink refuses stands in the reason only.
 var inWords = map[string]string{
 	buffer.KindFull: "the sink is full", buffer.KindAccess: "the sink does not accept the credentials", buffer.NotReadySink: "the sink is unavailable",
-	buffer.NotReadyDatabase: "the database fails", buffer.NotReadyStalled: "nothing is delivered",
+	buffer.KindLocked: "a table is locked", buffer.NotReadyDatabase: "the database fails", buffer.NotReadyStalled: "nothing is delivered",
 }
 
 // relayProblems says that no relay runs, or why those that run make no progress, and for how long: each reason once. A reason that batches

@@ -31,7 +31,7 @@ type PipelineReport struct {
 	Dead                 int64    `json:"dead"`
 	// Delayed are the events whose available_at has not come, which are not pending; nil if there are none.
 	Delayed *DelayedReport `json:"delayed,omitempty"`
-	// State says in words what the pipeline does: paused 3m, no relay, sink down 3m, sink full 3m, no access 3m, refusing 3m, db error 3m, stalled 3m, some stuck 3m, asked to wait 28m, trying sink, sending, due, retries in 2m 3s, deleting, stands still 1m, waits for its schedule, idle; "" if there are several sinks, which
+	// State says in words what the pipeline does: paused 3m, no relay, sink down 3m, sink full 3m, no access 3m, refusing 3m, db error 3m, table locked 3m, stalled 3m, some stuck 3m, asked to wait 28m, trying sink, sending, due, retries in 2m 3s, deleting, stands still 1m, waits for its schedule, idle; "" if there are several sinks, which
 	// have their own.
 	State string `json:"state,omitempty"`
 	// Deliveries is how fast events are delivered; with several sinks an event counts once at each of them.
@@ -70,6 +70,8 @@ type PipelineReport struct {
 	LockedBy *BlockerReport `json:"locked_by,omitempty"`
 	// RowsLockedBy is the oldest transaction that holds locks in the event table, if it is [buffer.LockAge] old, whether the pipeline stands still or not.
 	RowsLockedBy *BlockerReport `json:"-"`
+	// TableLockedBy is the transaction that has locked one of the pipeline's tables as a whole. The application cannot insert events, or the relay cannot claim or settle them.
+	TableLockedBy *BlockerReport `json:"table_locked_by,omitempty"`
 	// HiddenTransaction is open for some seconds at least, and the relay's role may not see since when: what it is, and the statement that lets the role
 	// see it. Only relay status sets it; the running relay observes how long it is open.
 	HiddenTransaction string `json:"hidden_transaction,omitempty"`
@@ -94,6 +96,8 @@ type BlockerReport struct {
 	Locks []string `json:"locks,omitempty"`
 	// LocksBuffer: the pipeline's event table is one of them.
 	LocksBuffer bool `json:"-"`
+	// Waiting is how many sessions wait for it, if it has locked a table as a whole.
+	Waiting int `json:"waiting,omitempty"`
 	// Text describes it in one line, and Fix is how to end it.
 	Text string `json:"text"`
 	Fix  string `json:"fix,omitempty"`
@@ -105,6 +109,23 @@ func NewBlockerReport(h buffer.VacuumBlocker) *BlockerReport {
 		Kind: string(h.Kind), Name: h.Name, PID: h.PID, Application: h.Application, User: h.User, Database: h.Database, State: h.State,
 		AgeSeconds: h.Age.Round(time.Millisecond).Seconds(), QueryAgeSeconds: h.QueryAge.Round(time.Millisecond).Seconds(),
 		Behind: h.Behind, Locks: h.Locks, Text: h.String(), Fix: h.Fix,
+	}
+}
+
+// NewLockReport returns the report of a transaction that has locked a table as a whole.
+func NewLockReport(e *buffer.LockedError) *BlockerReport {
+	b := NewBlockerReport(*e.Holder)
+	b.Text, b.Fix, b.Waiting = e.Text, e.Fix, e.Holder.Waiting
+	return b
+}
+
+// SetTableLocker adds the transaction that has locked a table of the pipeline as a whole. What else it blocks is not said again.
+func (p *PipelineReport) SetTableLocker(e *buffer.LockedError) {
+	p.TableLockedBy = NewLockReport(e)
+	for _, also := range []**BlockerReport{&p.LockedBy, &p.RowsLockedBy, &p.VacuumBlockedBy} {
+		if b := *also; b != nil && b.Kind == p.TableLockedBy.Kind && b.PID == p.TableLockedBy.PID && b.Name == p.TableLockedBy.Name {
+			*also = nil
+		}
 	}
 }
 
@@ -122,9 +143,23 @@ func (p *PipelineReport) SetLocker(h buffer.VacuumBlocker) {
 // longWait is how old an event may be before a transaction that holds locks in the event table is said to keep it.
 const longWait = time.Minute
 
-// LockKeepsEvents reports whether a transaction holds locks in the event table and an event has waited for a minute or longer, although the pipeline may not stand still.
+// unclaimedWait is how old an event may be if no batch is live, which could have it, and a relay runs.
+const unclaimedWait = 10 * time.Second
+
+// LockKeepsEvents reports whether a transaction holds locks in the event table and an event has waited for a minute or longer, or for some seconds and in no batch, although
+// the pipeline may not stand still, and nothing waits for another reason.
 func (p *PipelineReport) LockKeepsEvents() bool {
-	return p.RowsLockedBy != nil && p.Pending > 0 && p.OldestPendingSeconds != nil && *p.OldestPendingSeconds >= longWait.Seconds()
+	if p.RowsLockedBy == nil || p.Pending == 0 || p.OldestPendingSeconds == nil {
+		return false
+	}
+	if p.Waits != nil || p.Pauses != nil || slices.ContainsFunc(p.Sinks, func(s SinkReport) bool { return s.Waits != nil }) {
+		return false
+	}
+	wait := longWait
+	if p.Batches == (Batches{Delivered: p.Batches.Delivered}) && p.State != scheduled && slices.ContainsFunc(p.Relays, func(r RelayReport) bool { return r.Running }) {
+		wait = unclaimedWait
+	}
+	return *p.OldestPendingSeconds >= wait.Seconds()
 }
 
 // RowLocksText says which events a transaction with locks in the event table keeps, although the pipeline does not stand still, and how to end it; "" if none, as far as is known.
@@ -156,11 +191,14 @@ func (p *PipelineReport) standsStill() bool {
 	return still(p.State)
 }
 
+// scheduled is the state of a pipeline that claims at certain times only, while it does not.
+const scheduled = "waits for its schedule"
+
 // SetScheduled says that the pipeline claims at certain times only.
 func (p *PipelineReport) SetScheduled() {
 	for _, state := range append(p.sinkStates(), &p.State) {
 		if strings.HasPrefix(*state, standsStill) {
-			*state = "waits for its schedule"
+			*state = scheduled
 		}
 	}
 }
@@ -242,6 +280,8 @@ type Batches struct {
 type ReportError struct {
 	Name  string `json:"name"`
 	Error string `json:"error"`
+	// TableLockedBy is the transaction that has locked a table as a whole, if that is why.
+	TableLockedBy *BlockerReport `json:"table_locked_by,omitempty"`
 }
 
 // NewPipelineReport returns the report of a pipeline, without the secrets that redact removes. sinks are the names of several configured

@@ -213,7 +213,15 @@ func (s *Server) Report(ctx context.Context, names ...string) Report {
 	report := Report{Pipelines: []PipelineReport{}}
 	s.snapshots.named(names).each(ctx, func(p Pipeline, status buffer.Status, unsendable, err error) {
 		if err != nil {
-			report.Errors = append(report.Errors, ReportError{Name: p.Name, Error: s.config.Redact(err.Error())})
+			one := ReportError{Name: p.Name, Error: s.config.Redact(err.Error())}
+			locked, isLocked := errors.AsType[*buffer.LockedError](err)
+			if seen := p.TableLocker(); seen != nil && (isLocked || errors.Is(err, context.DeadlineExceeded)) { // it knows what waits
+				locked = seen
+			}
+			if locked != nil {
+				one.TableLockedBy, one.Error = NewLockReport(locked), s.config.Redact(locked.Error())
+			}
+			report.Errors = append(report.Errors, one)
 			return
 		}
 		one := NewPipelineReport(p.Name, p.MaxWaiting, p.sinkNames(), p.Notifies, status, s.config.Redact)
@@ -225,6 +233,9 @@ func (s *Server) Report(ctx context.Context, names ...string) Report {
 		}
 		if h, ok := p.Locker(); ok {
 			one.SetLocker(h)
+		}
+		if locked := p.TableLocker(); locked != nil {
+			one.SetTableLocker(locked)
 		}
 		if p.Scheduled {
 			one.SetScheduled()

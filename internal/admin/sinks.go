@@ -13,7 +13,7 @@ import (
 // SinkReport is the status of one of several sinks.
 type SinkReport struct {
 	Name string `json:"name"`
-	// State says in words what the sink does: paused 3m, no relay, sink down 3m, sink full 3m, no access 3m, refusing 3m, db error 3m, stalled 3m, some stuck 3m, asked to wait 28m, trying sink, idle, sending, due, retries in 2m 3s, deleting, dropped, not in the configuration. That of [buffer.Unrouted]
+	// State says in words what the sink does: paused 3m, no relay, sink down 3m, sink full 3m, no access 3m, refusing 3m, db error 3m, table locked 3m, stalled 3m, some stuck 3m, asked to wait 28m, trying sink, idle, sending, due, retries in 2m 3s, deleting, dropped, not in the configuration. That of [buffer.Unrouted]
 	// is not routed yet, stands still 1m, kept until a sink takes them, or no sink takes them.
 	State string `json:"state"`
 	// Pending events are those that the sink does not have.
@@ -146,7 +146,7 @@ var states = map[string]string{
 }
 
 // kindStates are those of kinds that have words of their own.
-var kindStates = map[string]string{buffer.KindFull: "sink full", buffer.KindAccess: "no access"}
+var kindStates = map[string]string{buffer.KindFull: "sink full", buffer.KindAccess: "no access", buffer.KindLocked: "table locked"}
 
 // batchesState says in words what happens to the batches of a sink, which wait for these reasons.
 func batchesState(leased, waiting, delivered, due int64, next time.Duration, waits []buffer.Wait, relays []buffer.Relay, sink string) string {

@@ -232,6 +232,10 @@ func TestSinkState(t *testing.T) {
 			t.Errorf("the state is %q, want %q", got, want)
 		}
 	}
+	lock := buffer.Relay{RelayReport: buffer.RelayReport{NotReadyClass: "database", NotReadyKind: buffer.KindLocked, NotReadyFor: 200 * time.Second, LastDelivery: -1}}
+	if got := sinkState(&buffer.SinkStatus{Waiting: 1}, true, []buffer.Relay{lock}); got != "table locked 3m" {
+		t.Errorf("the state is %q", got)
+	}
 	// During an outage the half-open probes are sent, and the last minute was a good one.
 	for class, want := range map[string]string{"sink": "sink down 3m", "refusing": "refusing 3m", "database": "db error 3m", "stalled": "stalled 3m"} {
 		down := buffer.Relay{RelayReport: buffer.RelayReport{NotReady: class + ": why", NotReadyClass: class, NotReadyFor: 200 * time.Second, LastMinute: 7, LastDelivery: 201 * time.Second}}

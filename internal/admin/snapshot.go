@@ -47,6 +47,14 @@ func (p *Pipeline) Locker() (buffer.VacuumBlocker, bool) {
 	return buffer.VacuumBlocker{}, false
 }
 
+// TableLocker returns the oldest transaction that has locked one of the pipeline's tables as a whole; nil if none has. See [buffer.TableLocker].
+func (p *Pipeline) TableLocker() *buffer.LockedError {
+	if o, ok := p.Health.(lockObserver); ok {
+		return o.TableLocker()
+	}
+	return nil
+}
+
 // Sink is one of several sinks of a pipeline.
 type Sink struct {
 	Name   string
@@ -80,6 +88,8 @@ type Health interface {
 type lockObserver interface {
 	// Locker returns the oldest transaction that holds locks in the event table; see [buffer.Locker].
 	Locker() (buffer.VacuumBlocker, bool)
+	// TableLocker returns the oldest transaction that has locked one of the pipeline's tables as a whole; nil if none has. See [buffer.TableLocker].
+	TableLocker() *buffer.LockedError
 }
 
 // statuses are those of the sinks, and of what is not routed yet; of the configured sinks alone if the status is unknown.
@@ -118,6 +128,8 @@ type snapshot struct {
 	changed atomic.Bool
 	archive slow[buffer.ArchiveSize]
 	left    slow[int64]
+	// locked is why the latest status could not be read, if a transaction has locked a table; otherwise nil.
+	locked atomic.Pointer[buffer.LockedError]
 
 	at     time.Time
 	status buffer.Status
@@ -139,6 +151,9 @@ func (s *snapshot) read(ctx context.Context) (status buffer.Status, unsendable, 
 	select {
 	case <-s.semaphore:
 	case <-ctx.Done():
+		if locked := s.locked.Load(); locked != nil {
+			return buffer.Status{}, nil, locked
+		}
 		return buffer.Status{}, nil, timeoutError(ctx.Err())
 	}
 	defer func() { s.semaphore <- struct{}{} }()
@@ -153,7 +168,12 @@ func (s *snapshot) read(ctx context.Context) (status buffer.Status, unsendable, 
 		if s.unsendable = nil; err == nil {
 			s.unsendable = s.pipeline.unsendable(ctx)
 		}
-		s.status, s.err, s.at = status, timeoutError(err), time.Now()
+		locked, _ := errors.AsType[*buffer.LockedError](err)
+		s.locked.Store(locked)
+		if locked == nil { // otherwise it does respond
+			err = timeoutError(err)
+		}
+		s.status, s.err, s.at = status, err, time.Now()
 	}
 	return s.status, s.unsendable, s.err
 }

@@ -42,7 +42,8 @@ The states: no relay (none runs), sending, due (a relay sends it next), retries 
 trying sink (batches wait for the sink, which is tried every few seconds), deleting
 (sent, the delete is repeated), idle. While no relay is ready, the state is the reason and
 since when: sink down 3m, sink full 3m, no access 3m (the sink does not accept the
-credentials), refusing 3m, db error 3m, stalled 3m.`,
+credentials), refusing 3m, db error 3m, table locked 3m (a transaction has locked a table
+as a whole), stalled 3m.`,
 		Example: "  relay status -c relay.yaml\n  relay status -c relay.yaml --watch\n  relay status -c relay.yaml --json",
 	}, func(c *cobra.Command, cfg *config.Config) error {
 		if asJSON && watch {
@@ -179,6 +180,9 @@ func (s *statusReader) read(ctx context.Context, redact func(string) string) (ad
 		if locker := blockers[i].locker; locker != nil {
 			one.SetLocker(*locker)
 		}
+		if locked := blockers[i].locked; locked != nil {
+			one.SetTableLocker(locked)
+		}
 		if p.Scheduled() {
 			one.SetScheduled()
 		}
@@ -207,6 +211,8 @@ type blockers struct {
 	worst *buffer.VacuumBlocker
 	// locker is the oldest transaction with locks in the event table.
 	locker *buffer.VacuumBlocker
+	// locked is the transaction that has locked one of the pipeline's tables as a whole; nil if none has.
+	locked *buffer.LockedError
 	// hidden is a transaction whose age the role may not see.
 	hidden []buffer.Finding
 	// full is why the application cannot commit although the database can be read; nil if it can.
@@ -250,9 +256,12 @@ func status(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (s buffer.
 	if named, ok := b.(interface{ BufferTable() string }); ok {
 		found.locker = buffer.Locker(all, named.BufferTable())
 	}
+	if named, ok := b.(interface{ LockableTables() []string }); ok {
+		found.locked = buffer.TableLocker(all, named.LockableTables()...)
+	}
 	for i := range all {
-		if h := &all[i]; h.Beyond(p.Source.Supervisor.WarnAfter) {
-			found.worst = h
+		if root := buffer.Root(all, &all[i]); all[i].Beyond(p.Source.Supervisor.WarnAfter) && root != nil {
+			found.worst = root
 			return s, found, nil
 		}
 	}
@@ -397,6 +406,9 @@ func reasons(p *admin.PipelineReport, endedSaid, openSaid, fullSaid bool) (lines
 	}
 	for _, problem := range p.SinkProblems {
 		add(problem)
+	}
+	if b := p.TableLockedBy; b != nil {
+		add(b.Text + ". > " + b.Fix)
 	}
 	if p.LockedBy != nil {
 		add("stands still: " + p.LockedBy.Text + ". > " + p.LockedBy.Fix)

@@ -75,3 +75,13 @@ func (o *Runtime) Locker() (buffer.VacuumBlocker, bool) {
 	}
 	return o.supervisor.Locker(b.BufferTable())
 }
+
+// TableLocker returns the oldest transaction that has locked one of the pipeline's tables as a whole for some seconds at least, as the supervisor last saw it; nil if
+// none has.
+func (o *Runtime) TableLocker() *buffer.LockedError {
+	b, can := o.Buffer.(interface{ LockableTables() []string })
+	if !can || o.supervisor == nil {
+		return nil
+	}
+	return o.supervisor.TableLocker(b.LockableTables()...)
+}

@@ -130,7 +130,35 @@ type batchesData struct {
 	Rows     []batchRow
 	Total    int64
 	Errors   []string
-	Done     flash
+	// Locked say of pipelines, or the only one, which transaction keeps events that are in no batch.
+	Locked []lockedEvents
+	Done   flash
+}
+
+// lockedEvents are those that a transaction keeps.
+type lockedEvents struct{ Text, Fix string }
+
+// lockedEvents says which transaction keeps events of a pipeline that are in no batch; ok is false if none does, as far as is known.
+func (s *Console) lockedEvents(report *admin.Report, pipeline string) (l lockedEvents, ok bool) {
+	table := func(b *admin.BlockerReport) lockedEvents {
+		return lockedEvents{s.config.Redact(pipeline + ": " + b.Text), s.config.Redact(b.Fix)}
+	}
+	for _, e := range report.Errors {
+		if e.Name == pipeline && e.TableLockedBy != nil {
+			return table(e.TableLockedBy), true
+		}
+	}
+	for i := range report.Pipelines {
+		p := &report.Pipelines[i]
+		switch {
+		case p.Name != pipeline:
+		case p.TableLockedBy != nil:
+			return table(p.TableLockedBy), true
+		case p.LockKeepsEvents():
+			return lockedEvents{s.config.Redact(fmt.Sprintf("%s: %s. Those that are in no batch are locked: %s", p.Name, pendingText(p.Pending), p.RowsLockedBy.Text)), p.RowsLockedBy.Fix}, true
+		}
+	}
+	return l, false
 }
 
 // batches lists the live batches, those that were claimed last first.
@@ -146,7 +174,11 @@ func (s *Console) batches(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), batchTimeout)
 	defer cancel()
+	report, _ := s.report(ctx)
 	for _, p := range selected {
+		if locked, ok := s.lockedEvents(report, p.Name); ok {
+			d.Locked = append(d.Locked, locked)
+		}
 		all, total, err := p.Batches.ListBatches(ctx, maxBatches)
 		if err != nil {
 			d.Errors = append(d.Errors, s.config.Redact(p.Name+": "+err.Error()))

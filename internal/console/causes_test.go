@@ -96,7 +96,7 @@ func TestOverview_Dying(t *testing.T) {
 		if seen[fmt.Sprint(len(cards), " cards")] = true; len(cards) > 1 {
 			t.Errorf("the only cause has the cards %q", cards)
 		}
-		if text := b.text(); !strings.Contains(text, "Events become dead letters: 50 % of orders.") || !strings.Contains(text, "moving, 50 % die") || !strings.Contains(text, "50 % of what orders got") {
+		if text := b.text(); !strings.Contains(text, "In the last minute, 50 % of orders became dead letters.") || !strings.Contains(text, "moving, 50 % died") || !strings.Contains(text, "50 % of what orders got") {
 			return fmt.Errorf("the page is\n%s", text)
 		}
 		return nil

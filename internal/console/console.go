@@ -232,7 +232,7 @@ var layouts = func() map[string]*template.Template {
 
 var functions = template.FuncMap{
 	"count":   admin.Count,
-	"pending": admin.Pending,
+	"pending": admin.Pending, "pendingText": pendingText,
 	"age":     func(seconds float64) string { return admin.Age(time.Duration(seconds * float64(time.Second))) },
 	"rate":    rateText,
 	"utc":     func(at time.Time) string { return at.UTC().Format(time.RFC3339) },

@@ -23,6 +23,8 @@ const (
 	// doctorFirst is how long an overview is open before the first diagnosis is made for it, and doctorEvery how often another one is while it is open.
 	doctorFirst = 30 * time.Second
 	doctorEvery = 15 * time.Minute
+	// doctorErrors is how often it is while the last one found problems.
+	doctorErrors = time.Minute
 	// doctorTimeout bounds a diagnosis; a database or a sink that does not answer takes diagnosis.Timeout.
 	doctorTimeout = 25 * time.Second
 	// maxShownBlockers is how many vacuum blockers of a database are listed.
@@ -44,6 +46,7 @@ type doctorNote struct {
 	Good    bool
 	Errors  bool
 	At      time.Time
+	state   string // see doctorData
 }
 
 func newDoctor() *doctor {
@@ -65,6 +68,10 @@ type doctorData struct {
 	Took      float64 // seconds
 	// Wait: somebody asked for a new diagnosis too early.
 	Wait bool
+	// Pause is after how many seconds they can.
+	Pause int
+	// state are the problems of the overview when it began.
+	state string
 }
 
 type doctorFinding struct {
@@ -106,29 +113,43 @@ func (s *Console) doctorPage(w http.ResponseWriter, r *http.Request) {
 	}
 	d, again := s.doctor.latest, r.URL.Query().Get("again") != ""
 	wait := false
-	if age := time.Since(at(d)); d == nil || age > doctorKept || again && age > doctorPause {
-		d = s.newDiagnosis(ctx)
+	report, _ := s.report(ctx)
+	if age, state := time.Since(at(d)), s.state(report); d == nil || age > doctorKept || (again || d.state != state) && age > doctorPause {
+		d = s.newDiagnosis(ctx, state)
 	} else {
 		wait = again
 	}
 	s.doctor.semaphore <- struct{}{}
 	shown := *d
-	shown.Wait = wait
+	shown.Wait, shown.Pause = wait, int(doctorPause.Seconds())
 	s.render(w, r, http.StatusOK, "doctor", "doctor", "Doctor", &shown)
 }
 
+// state is which problems the overview shows, in words of its own: a diagnosis of another state may be over.
+func (s *Console) state(report *admin.Report) string {
+	var keys []string
+	for _, p := range problems(s, report) {
+		if !p.Undated {
+			keys = append(keys, p.key())
+		}
+	}
+	slices.Sort(keys)
+	return strings.Join(keys, "\n")
+}
+
 // newDiagnosis makes a diagnosis and keeps it. The caller has the token of the semaphore.
-func (s *Console) newDiagnosis(ctx context.Context) *doctorData {
+func (s *Console) newDiagnosis(ctx context.Context, state string) *doctorData {
 	d := s.diagnose(ctx)
+	d.state = state
 	if ctx.Err() == nil { // otherwise the databases and sinks did not have the time to answer
 		s.doctor.latest = d
-		s.doctor.note.Store(&doctorNote{d.Summary, d.Good, len(d.Wrong) > 0 && d.Wrong[0].Error, d.At})
+		s.doctor.note.Store(&doctorNote{d.Summary, d.Good, len(d.Wrong) > 0 && d.Wrong[0].Error, d.At, state})
 	}
 	return d
 }
 
 // diagnosisDue reports whether the overview, which somebody has had open since a time, wants a new diagnosis.
-func (s *Console) diagnosisDue(now, watched time.Time) bool {
+func (s *Console) diagnosisDue(now, watched time.Time, state func() string) bool {
 	if s.config.Diagnose == nil || watched.IsZero() || now.Sub(watched) < doctorFirst {
 		return false
 	}
@@ -137,7 +158,7 @@ func (s *Console) diagnosisDue(now, watched time.Time) bool {
 	case note == nil:
 		return true
 	case note.Errors: // they may be of an outage that is over
-		return now.Sub(note.At) >= doctorKept
+		return now.Sub(note.At) >= doctorErrors || now.Sub(note.At) >= doctorKept && note.state != state()
 	}
 	return now.Sub(note.At) >= doctorEvery
 }
@@ -152,7 +173,8 @@ func (s *Console) diagnoseAgain(ctx context.Context) {
 	defer func() { s.doctor.semaphore <- struct{}{} }()
 	ctx, cancel := context.WithTimeout(ctx, doctorTimeout)
 	defer cancel()
-	s.newDiagnosis(ctx)
+	report, _ := s.latest.shown()
+	s.newDiagnosis(ctx, s.state(report))
 }
 
 func at(d *doctorData) time.Time {

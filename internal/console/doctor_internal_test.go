@@ -21,7 +21,8 @@ func TestDoctor_Cost(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		runs := 0
-		s := New(Config{Guard: access.New(), Diagnose: func(context.Context, func(string) string) diagnosis.Report {
+		source := &oneSource{health: healthy{}, report: admin.Report{Pipelines: []admin.PipelineReport{{Name: "orders", State: "idle"}}}}
+		s := New(Config{Source: source, Guard: access.New(), Diagnose: func(context.Context, func(string) string) diagnosis.Report {
 			runs++
 			return diagnosis.Report{}
 		}})
@@ -42,7 +43,16 @@ func TestDoctor_Cost(t *testing.T) {
 		look("", 1)
 		look("?again=1", 2)
 		time.Sleep(doctorKept + time.Second) //nolint:forbidigo // in a synctest bubble
+		if page := look("", 3); !strings.Contains(page, "Doctor: no problems, no warnings, as of <time") {
+			t.Errorf("the headline does not say of when it is: %s", page)
+		}
+		s.latest.put(&source.report, time.Now(), s.latest.begin())
 		look("", 3)
+		source.health = &reason{class: buffer.NotReadySink, kind: buffer.NotReadySink} // the overview is another one
+		look("", 3)
+		time.Sleep(doctorPause + time.Second) //nolint:forbidigo // in a synctest bubble
+		look("", 4)
+		look("", 4)
 	})
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -137,6 +138,130 @@ func TestOverview_RowLocks(t *testing.T) {
 	testkit.NoError(t, other.Close(t.Context()))
 	b.goTo("/")
 	b.see("Everything works.")
+}
+
+// TestOverview_TableLocked: a transaction that has locked a table is named as long as it is open, with what ends it, and neither the database is blamed nor the application's own
+// transaction, which waits for it.
+func TestOverview_TableLocked(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"SHARE", "ACCESS EXCLUSIVE"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			server := testserver.OwnPostgres(t, testserver.PostgresOptions{})
+			s := open(t, fmt.Sprintf(`
+  - {name: emails, source: {url: "%[1]s", table: emails, supervisor: {warn_after: 10s}}, sink: {url: "file://%%s/emails.ndjson"}}
+  - {name: bills, source: {url: "%[1]s", table: bills, supervisor: {warn_after: 10s}}, sink: {url: "file://%%s/bills.ndjson"}}
+`, server.URL))
+			connect := func(statements ...string) *pgx.Conn {
+				t.Helper()
+				db, err := pgx.Connect(t.Context(), server.URL)
+				testkit.NoError(t, err)
+				t.Cleanup(func() { _ = db.Close(context.WithoutCancel(t.Context())) })
+				for _, sql := range statements {
+					_, err := db.Exec(t.Context(), sql)
+					testkit.NoError(t, err)
+				}
+				return db
+			}
+			b := newTab(t, s)
+			b.logIn()
+			b.see("Live", "Everything works.")
+			value[bool](b, `window.seen = new Set(); new MutationObserver(() => document.querySelectorAll("#problems h2, #problems code").forEach((e) => seen.add(e.textContent))).observe(document.querySelector("#problems"), { subtree: true, childList: true, characterData: true }); true`)
+			admin := connect()
+			holder := connect("SET application_name = 'schema-change'", "INSERT INTO emails (topic, payload) VALUES ('sent', '1')", "BEGIN", "LOCK TABLE emails IN "+mode+" MODE")
+			shop := connect("SET application_name = 'shop'", "BEGIN", "INSERT INTO bills (topic, payload) VALUES ('sent', '1')")
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				_, err := shop.Exec(context.WithoutCancel(t.Context()), "INSERT INTO emails (topic, payload) VALUES ('sent', '1')")
+				if err == nil {
+					_, err = shop.Exec(context.WithoutCancel(t.Context()), "COMMIT")
+				}
+				if err != nil {
+					t.Errorf("the application's transaction: %v", err)
+				}
+			}()
+			end := fmt.Sprintf("SELECT pg_terminate_backend(%d) -- as a superuser", holder.PgConn().PID())
+			const card = "emails: a transaction locks its table"
+			b.see(card, "table public.emails is locked: statements wait for pid ", "schema-change", "the application cannot insert events until it ends", "table locked", end)
+			if mode != "SHARE" { // the relay finds nothing to claim
+				testkit.Eventually(t, func() error { // what it wants to do takes too long, too
+					var why string
+					if err := admin.QueryRow(t.Context(), "SELECT coalesce(max(not_ready), '') FROM outbox_relays WHERE buffer = 'public.emails'").Scan(&why); err != nil || !strings.Contains(why, "table public.emails is locked") {
+						return fmt.Errorf("the relay reports %q: %w", why, err)
+					}
+					return nil
+				})
+			}
+			b.see(card, "1 session waits for it.", end)
+			seen := value[[]string](b, "[...seen]")
+			slices.Sort(seen)
+			testkit.Equal(t, "cards, and what was proposed", strings.Join(seen, "\n"), strings.Join([]string{end, card}, "\n"))
+			b.expectAccessibleAs("table-locked-"+strings.ToLower(mode[:5]), "light", 1280)
+			b.goTo("/doctor")
+			b.see("Problem: tables", "table public.emails is locked", end)
+			b.goTo("/batches?pipeline=emails")
+			b.see("emails: table public.emails is locked")
+			b.goTo("/pipelines/emails")
+			b.see("a transaction locks its table", end)
+			testkit.Equal(t, "to copy", value[string](b, "[...document.querySelectorAll('.fix code')].map(e => e.innerText).join('\\n')"), end)
+			b.goTo("/")
+			b.see(card)
+			b.goTo("/doctor?again=1")
+			if text := b.text(); strings.Contains(text, fmt.Sprintf("pg_terminate_backend(%d)", shop.PgConn().PID())) {
+				t.Errorf("it proposes to end the application's transaction:\n%s", text)
+			}
+			b.goTo("/")
+			_, err := admin.Exec(t.Context(), end)
+			testkit.NoError(t, err)
+			b.see("Everything works.")
+			<-done
+			b.expectQuiet()
+		})
+	}
+}
+
+// TestOverview_LockedRow: a locked row that was not sent is named although the pipeline sends others, on the overview and on the page of batches, which has none to show.
+func TestOverview_LockedRow(t *testing.T) {
+	t.Parallel()
+	server := testserver.OwnPostgres(t, testserver.PostgresOptions{})
+	s := open(t, fmt.Sprintf(`
+  - {name: shipments, order: key, source: {url: "%s", table: shipments}, sink: {url: "file://%%s/shipments.ndjson"}}
+`, server.URL))
+	connect := func() *pgx.Conn {
+		t.Helper()
+		db, err := pgx.Connect(t.Context(), server.URL)
+		testkit.NoError(t, err)
+		t.Cleanup(func() { _ = db.Close(context.WithoutCancel(t.Context())) })
+		return db
+	}
+	app, holder := connect(), connect()
+	exec := func(db *pgx.Conn, sql string) {
+		t.Helper()
+		_, err := db.Exec(t.Context(), sql)
+		testkit.NoError(t, err)
+	}
+	exec(holder, "SET application_name = 'night-cleanup'")
+	exec(holder, "INSERT INTO shipments (topic, key, payload, available_at) VALUES ('sent', 'one', '1', now() + interval '10 seconds')") // locked before it is claimed
+	exec(holder, "BEGIN")
+	exec(holder, "SELECT id FROM shipments FOR UPDATE")
+	b := newTab(t, s)
+	b.logIn()
+	end := fmt.Sprintf("SELECT pg_terminate_backend(%d) -- as a superuser", holder.PgConn().PID())
+	const card = "shipments: a transaction blocks events: it holds locks in their table"
+	for !strings.Contains(b.text(), card) || !strings.Contains(b.last, end) {
+		exec(app, "INSERT INTO shipments (topic, key, payload) VALUES ('sent', 'other', '1')")
+		b.waitFor(card)
+	}
+	b.see("moving, rows locked", "with order: key no later event of their keys is sent")
+	b.clickAt("/batches?pipeline=shipments", ".problem .fix button")
+	b.see("pending. Those that are in no batch are locked: a transaction is open", "night-cleanup", end)
+	b.goTo("/doctor")
+	b.see("Problem: row locks", end)
+	exec(holder, "ROLLBACK")
+	b.goTo("/")
+	b.see("Everything works.")
+	b.expectQuiet()
 }
 
 // TestOverview_DeliveredButLocked: a transaction that locks rows while the sink is away is the cause when the sink is back: the overview does not blame the sink, and

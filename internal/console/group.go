@@ -59,7 +59,7 @@ func grouped(all []problem) []problem {
 		one := all[i]
 		cause := key{one.Title, one.Server, causeOfText(one.Detail), one.Warning}
 		if one.Joined {
-			cause.cause = ""
+			cause.cause = one.Fix
 		}
 		k, known := at[cause]
 		if !known || one.Detail == "" || one.Key != "" { // nobody said why, or it has a page of its own

@@ -105,7 +105,7 @@ func (s *Console) loginFor(w http.ResponseWriter, r *http.Request) {
 // login begins a session.
 func (s *Console) login(w http.ResponseWriter, r *http.Request) {
 	r.Body = http.MaxBytesReader(w, r.Body, maxTried)
-	u, ok := s.config.Guard.Login(r.PostFormValue("token"))
+	u, ok := s.config.Guard.Login(strings.TrimSpace(r.PostFormValue("token"))) // as it was pasted
 	d := loginData{To: localPath(r.PostFormValue("to")), Kept: r.PostFormValue("kept")}
 	if !ok {
 		s.config.Log.WarnContext(r.Context(), "a login to the console failed", "from", r.RemoteAddr)

@@ -53,11 +53,13 @@ type overviewData struct {
 	Relays    []relayRow
 	Unknown   bool // the database does not answer: Relays are those that reported before
 	NoTables  bool // it answers, and has no tables
-	At        time.Time
-	Doctor    *doctorNote // what doctor found that is not fine; nil: nothing, or it was not asked
-	Reading   int         // pipelines that are being read
-	Starting  int         // pipelines that reach their database or sink for the first time
-	each      []problem   // not grouped
+	// TableLocked: it answers, and a transaction keeps a table of it from being read.
+	TableLocked bool
+	At          time.Time
+	Doctor      *doctorNote // what doctor found that is not fine; nil: nothing, or it was not asked
+	Reading     int         // pipelines that are being read
+	Starting    int         // pipelines that reach their database or sink for the first time
+	each        []problem   // not grouped
 }
 
 // relayRow is a process that works on some pipelines.
@@ -68,6 +70,7 @@ type relayRow struct {
 	Running   bool
 	Stopped   bool // in order
 	Unknown   bool // whether it runs
+	Gone      bool // it neither runs nor stopped in order
 	Seen      float64
 	Pipelines []string
 	NotReady  string
@@ -84,7 +87,8 @@ func (s *Console) overviewOf(report *admin.Report, all []problem) overviewData {
 		return slices.ContainsFunc(all, func(p problem) bool { return p.Title == title })
 	}
 	d.Relays, d.Unknown = s.knownRelays(report, d.Relays, now)
-	d.NoTables = d.Unknown && has(titleNoTables) && !has(kindProblem["database"].title)
+	d.NoTables = d.Unknown && (has(titleNoTables) || has(titleNoSchema)) && !has(kindProblem["database"].title)
+	d.TableLocked = d.Unknown && has(titleLocked) && !has(kindProblem["database"].title)
 	s.live.setSince(now, d.Problems)
 	bad := map[string]string{}     // the title
 	attention := map[string]bool{} // pipelines that need it
@@ -165,9 +169,9 @@ func (s *Console) deathsText(report *admin.Report, all []problem) string {
 	case name == "":
 		return ""
 	case more > 0:
-		return fmt.Sprintf("Events become dead letters: %s of %s, and some of %d more.", worst.percent(), name, more)
+		return fmt.Sprintf("In the last minute, %s of %s became dead letters, and some of %d more.", worst.percent(), name, more)
 	}
-	return fmt.Sprintf("Events become dead letters: %s of %s.", worst.percent(), name)
+	return fmt.Sprintf("In the last minute, %s of %s became dead letters.", worst.percent(), name)
 }
 
 // pausedText says how many of all pipelines are paused, or else how many sinks; "" if none is.
@@ -224,7 +228,10 @@ func (s *Console) addRows(d *overviewData, report *admin.Report, bad map[string]
 				rows[k].State, rows[k].Class = "starting", ""
 			}
 		}
-		if p.LockedBy == nil && lockKeeps(p) {
+		switch {
+		case p.TableLockedBy != nil && !strings.HasPrefix(rows[0].State, tableLocked):
+			rows[0].State, rows[0].Class = rows[0].State+", "+tableLocked, "bad"
+		case p.LockedBy == nil && p.LockKeepsEvents():
 			rows[0].State, rows[0].Class = rows[0].State+", rows locked", "bad"
 		}
 		add(p.Name, rows)
@@ -233,7 +240,16 @@ func (s *Console) addRows(d *overviewData, report *admin.Report, bad map[string]
 		if starting[e.Name] && bad[e.Name] == "" {
 			continue // as if it were being read
 		}
-		add(e.Name, []row{{ID: "row-" + e.Name, Pipeline: e.Name, Link: pipelineLink(e.Name), State: "unknown", Class: "bad", Error: map[bool]string{true: "its tables are missing: see above", false: "its database does not work: see above"}[bad[e.Name] == titleNoTables]}})
+		one := row{ID: "row-" + e.Name, Pipeline: e.Name, Link: pipelineLink(e.Name), State: "unknown", Class: "bad", Error: "its database does not work: see above"}
+		switch bad[e.Name] {
+		case titleNoTables:
+			one.Error = "its tables are missing: see above"
+		case titleNoSchema:
+			one.Error = "its schema is missing: see above"
+		case titleLocked:
+			one.State, one.Error = tableLocked, "a transaction locks its table: see above"
+		}
+		add(e.Name, []row{one})
 	}
 	for _, name := range order {
 		rows := of[name]
@@ -246,7 +262,10 @@ func (s *Console) addRows(d *overviewData, report *admin.Report, bad map[string]
 }
 
 // downStates are how the states of a sink begin while none of its relays is ready; see package admin.
-var downStates = []string{"sink down", "sink full", "no access", "refusing", "db error", "stalled"}
+var downStates = []string{"sink down", "sink full", "no access", "refusing", "db error", tableLocked, "stalled"}
+
+// tableLocked is the state of a pipeline whose table a transaction has locked as a whole.
+const tableLocked = "table locked"
 
 // rowsOf are the rows of a pipeline. bad has the titles of the problems of pipelines and sinks that stand still.
 func (s *Console) rowsOf(p *admin.PipelineReport, bad map[string]string, now time.Time) []row {
@@ -290,7 +309,7 @@ func (s *Console) rowsOf(p *admin.PipelineReport, bad map[string]string, now tim
 				if rows[i].Sink != of.sink {
 					at = " at " + of.sink
 				}
-				rows[i].State, rows[i].Class = rows[i].State+", "+of.percent()+" die"+at, "bad"
+				rows[i].State, rows[i].Class = rows[i].State+", "+of.percent()+" died"+at, "bad"
 			}
 		}
 	}
@@ -303,9 +322,17 @@ func sinksState(sinks []row) (text, class string) {
 		return map[string]int{"bad": 3, "warn": 2, "good": 1}[r.Class]
 	}
 	var worst *row
-	same := 0 // that are as bad
+	same, total := 0, 0 // how many are as bad; of how many, without what has no sink yet
+	for i := range sinks {
+		if !sinks[i].Unrouted {
+			total++
+		}
+	}
 	for i := range sinks {
 		switch one := &sinks[i]; {
+		case one.Unrouted && worst != nil && rank(one) == rank(worst):
+		case worst != nil && worst.Unrouted && rank(one) == rank(worst):
+			worst = one
 		case worst == nil || rank(one) > rank(worst):
 			worst, same = one, 1
 		case rank(one) == rank(worst):
@@ -315,10 +342,10 @@ func sinksState(sinks []row) (text, class string) {
 	switch {
 	case worst == nil:
 		return "", ""
-	case worst.Class == "good" || worst.Class == "" && !worst.Unrouted && same == len(sinks):
+	case worst.Class == "good" || worst.Class == "" && !worst.Unrouted && same == total:
 		return worst.State, worst.Class
 	case same > 1:
-		return fmt.Sprintf("%d of %d sinks %s", same, len(sinks), map[bool]string{true: "stand still", false: "wait"}[worst.Class == "bad"]), worst.Class
+		return fmt.Sprintf("%d of %d sinks %s", same, total, map[bool]string{true: "stand still", false: "wait"}[worst.Class == "bad"]), worst.Class
 	case worst.Unrouted:
 		return worst.State, worst.Class
 	}
@@ -422,6 +449,9 @@ func (s *Console) relayRows(report *admin.Report) []relayRow {
 			}
 		}
 	}
+	for i := range rows {
+		rows[i].Gone = !rows[i].Running && !rows[i].Stopped
+	}
 	slices.SortFunc(rows, func(a, b relayRow) int {
 		return cmp.Or(first(a.Running, b.Running), first(a.This, b.This), cmp.Compare(a.Process, b.Process))
 	})
@@ -460,7 +490,7 @@ func (s *Console) knownRelays(report *admin.Report, rows []relayRow, now time.Ti
 	known = slices.Clone(l.rows)
 	for i := range known {
 		if known[i].Seen += now.Sub(l.at).Seconds(); !known[i].This {
-			known[i].NotReady, known[i].Running, known[i].Unknown = "", false, true
+			known[i].NotReady, known[i].Running, known[i].Gone, known[i].Unknown = "", false, false, true
 		}
 	}
 	return known, true

@@ -34,8 +34,10 @@ type problem struct {
 	// Said is the error alone, if Detail has more, and Refuses: the sink refuses some events, and accepts others. See merged.
 	Said    string
 	Refuses bool
-	// Joined: problems of one server with this title are one, whatever their details are.
+	// Joined: problems of one server with this title and Fix are one, whatever their details are.
 	Joined bool
+	// OnlyVacuum: it blocks vacuum, and keeps no event, as far as is known.
+	OnlyVacuum bool
 	// Deadly: so many events become dead letters, or a transaction blocks some, that somebody should look now.
 	Deadly bool
 	// Key finds the problem in the next report if its title changes; such a problem has a page of its own and is never grouped.
@@ -68,7 +70,9 @@ func (p *problem) Name() string {
 const (
 	titlePaused   = "paused"
 	titleNoTables = "tables are missing"
+	titleNoSchema = "its schema is missing"
 	titleWaits    = "batches wait for a retry"
+	titleLocked   = "a transaction locks its table"
 	keyDead       = "dead letters"
 	causeLock     = "lock"
 )
@@ -81,6 +85,10 @@ var kindProblem = map[string]struct{ title, alone, do string }{
 	"database": {
 		"database does not work", "The relay tries again every second. Events are safe in their table or at their sink: nothing is lost. What was being sent may be sent again, under the same group_id.",
 		"Check that the database runs, has disk space, and accepts writes, that user and password are right, and that this host is not overloaded. A relay reads secrets at its start: restart it after a change.",
+	},
+	buffer.KindLocked: {
+		titleLocked, "Nothing ends it. The database works: whatever writes in this table waits, with the rest of its transaction, so the application stands still where it inserts events. The relay tries again every few seconds, and continues when that transaction ends.",
+		"Find out whose it is, and end it:",
 	},
 	"sink": {
 		"sink unavailable", "Events wait, none becomes a dead letter. The relay probes the sink about every second and continues when it answers.",
@@ -131,8 +139,18 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 	var reasons [][]admin.NotReadyReason
 	databases := map[string]databaseError{} // why those of pipelines do not work
 	locked := map[string]bool{}
+	tableLocks := map[string]*admin.BlockerReport{} // of pipelines whose tables a transaction has locked as a whole
 	for i := range report.Pipelines {
-		locked[report.Pipelines[i].Name] = report.Pipelines[i].LockedBy != nil
+		p := &report.Pipelines[i]
+		locked[p.Name] = p.LockedBy != nil
+		if p.TableLockedBy != nil {
+			tableLocks[p.Name] = p.TableLockedBy
+		}
+	}
+	for i := range report.Errors {
+		if b := report.Errors[i].TableLockedBy; b != nil {
+			tableLocks[report.Errors[i].Name] = b
+		}
 	}
 	for _, p := range s.config.Source.Pipelines() {
 		of := p.NotReady()
@@ -144,11 +162,22 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 				notReady[p.Name+"/"+of[i].Sink] = true
 			case of[i].Class == buffer.NotReadyDatabase:
 				databases[p.Name] = s.databaseError(of[i].Err)
+				if lock, ok := errors.AsType[*buffer.LockedError](of[i].Err); ok && tableLocks[p.Name] == nil {
+					tableLocks[p.Name] = admin.NewLockReport(lock)
+				}
 			}
+		}
+	}
+	for _, p := range s.config.Source.Pipelines() {
+		if b := tableLocks[p.Name]; b != nil {
+			all = append(all, s.lockProblem(p.Name, b))
 		}
 	}
 	for _, e := range report.Errors {
 		notReady[e.Name] = true
+		if tableLocks[e.Name] != nil {
+			continue
+		}
 		why := databases[e.Name]
 		if starting[e.Name] && why.text == "" {
 			continue
@@ -165,8 +194,11 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 				continue
 			}
 			notReady[n.Pipeline+"/"+n.Sink] = true
-			if n.Kind == buffer.NotReadyStalled && locked[n.Pipeline] {
+			if n.Kind == buffer.NotReadyStalled && (locked[n.Pipeline] || tableLocks[n.Pipeline] != nil) {
 				continue // the transaction is the cause
+			}
+			if n.Class == buffer.NotReadyDatabase && tableLocks[n.Pipeline] != nil && !errors.Is(n.Err, buffer.ErrNoWrites) {
+				continue
 			}
 			found := problem{
 				Pipeline: n.Pipeline, Sink: n.Sink, Server: s.servers[n.Pipeline+"/"+n.Sink], Title: one.title, Detail: s.config.Redact(n.Err.Error()), Alone: one.alone, Do: one.do,
@@ -188,7 +220,10 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 			}
 			found.Cause = causeOf(n.Class)
 			if n.Kind == buffer.KindSome {
-				found.Link, found.LinkText, found.Refuses = deadLink(n.Pipeline, n.Sink), "which topics and errors", true
+				found.Refuses = true
+				if hasDead(report, n.Pipeline, n.Sink) {
+					found.Link, found.LinkText = deadLink(n.Pipeline, n.Sink), "which topics and errors"
+				}
 			}
 			all = append(all, found)
 		}
@@ -196,12 +231,43 @@ func problems(s *Console, report *admin.Report) (all []problem) {
 	for i := range report.Pipelines {
 		all = append(all, s.pipelineProblems(&report.Pipelines[i], notReady)...)
 	}
+	ends := map[string]bool{} // what ends a transaction that keeps events
+	for i := range all {
+		ends[all[i].Fix] = ends[all[i].Fix] || all[i].Fix != "" && !all[i].OnlyVacuum
+	}
+	all = slices.DeleteFunc(all, func(p problem) bool { return p.OnlyVacuum && ends[p.Fix] })
 	all = merged(all)
 	for i := range all {
 		all[i].Detail = distinctLines(all[i].Detail)
 	}
 	slices.SortStableFunc(all, func(a, b problem) int { return a.rank() - b.rank() })
 	return all
+}
+
+// lockProblem is that of a transaction that has locked a table of a pipeline as a whole.
+func (s *Console) lockProblem(pipeline string, b *admin.BlockerReport) problem {
+	of := kindProblem[buffer.KindLocked]
+	one := problem{
+		Pipeline: pipeline, Server: s.servers[pipeline], Title: of.title, Detail: s.config.Redact(b.Text), Alone: of.alone, Do: of.do, Fix: s.config.Redact(b.Fix), Joined: true,
+		Link: "doctor", LinkText: "all open transactions",
+	}
+	switch {
+	case b.Waiting == 1:
+		one.Now = "1 session waits for it."
+	case b.Waiting > 1:
+		one.Now = admin.Count(int64(b.Waiting)) + " sessions wait for it."
+	}
+	return one
+}
+
+// hasDead reports whether a pipeline, or one of its several sinks, has open dead letters.
+func hasDead(report *admin.Report, pipeline, sink string) bool {
+	return slices.ContainsFunc(report.Pipelines, func(p admin.PipelineReport) bool {
+		if p.Name != pipeline {
+			return false
+		}
+		return sink == "" && p.Dead > 0 || slices.ContainsFunc(p.Sinks, func(of admin.SinkReport) bool { return of.Name == sink && of.Dead > 0 })
+	})
 }
 
 // databaseError is why a database does not work.
@@ -237,6 +303,10 @@ func (s *Console) databaseProblem(pipeline, text string, why databaseError) prob
 	}
 	one.Alone = "Nothing is sent. The relay looks every second, and begins when the tables are there. The database answers."
 	one.Do, one.Fix = "Make them, with the configuration of this relay (after a restore: check first that this is the right database):", why.command
+	if !strings.HasPrefix(why.command, "relay ") {
+		one.Title = titleNoSchema
+		one.Do = "Make the schema, as a role that may create one (after a restore: check first that this is the right database), then its tables with relay migrate -c relay.yaml:"
+	}
 	return one
 }
 
@@ -374,10 +444,16 @@ func blockerTitle(b *admin.BlockerReport) string {
 // lockAlone is what a transaction with locks in the event table does, for as long as it is open.
 const lockAlone = "Nothing ends it. Rows that it has locked are not sent, or not deleted after they were sent, and with order: key no later event of their keys is sent. All other events are. The database's tables grow."
 
-// lockKeeps reports whether events wait, and a transaction with locks in their table is why, as far as the report knows.
-func lockKeeps(p *admin.PipelineReport) bool {
-	waits := p.Waits != nil || p.Pauses != nil || slices.ContainsFunc(p.Sinks, func(s admin.SinkReport) bool { return s.Waits != nil })
-	return p.LockKeepsEvents() && !waits
+// canLockAlone is what one does that keeps no event, as far as is known.
+func canLockAlone(p *admin.PipelineReport) string {
+	const grows = " The database's tables grow."
+	switch n := p.Batches.Delivered; {
+	case n == 1:
+		return "Nothing ends it. 1 batch was sent, and is not sent again; its events are deleted when that transaction ends. Nothing else waits for it." + grows
+	case n > 1:
+		return "Nothing ends it. " + admin.Count(n) + " batches were sent, and are not sent again; their events are deleted when that transaction ends. Nothing else waits for it." + grows
+	}
+	return "Nothing ends it. No event waits for it now, as far as is known. Rows that it has locked are not sent, or not deleted after they were sent." + grows
 }
 
 // waitsAnchor is where the page of a pipeline says what waits.
@@ -396,12 +472,19 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 		if !r.Running || r.NotReady == "" || s.isThis(r.Owner) || notReady[p.Name+"/"+r.Sink] || p.LockedBy != nil && r.NotReadyKind == buffer.NotReadyStalled {
 			continue
 		}
+		if p.TableLockedBy != nil && (r.NotReadyClass == buffer.NotReadyDatabase || r.NotReadyKind == buffer.NotReadyStalled) {
+			continue
+		}
 		of := problemOf(r.NotReadyKind, r.NotReadyClass)
 		one := problem{
 			Sink: r.Sink, Server: s.servers[p.Name+"/"+r.Sink], Title: of.title, Detail: process(r.Owner) + ": " + r.NotReady, Cause: causeOf(r.NotReadyClass), Alone: of.alone, Do: of.do, Warning: true,
 		}
 		if r.NotReadyKind == buffer.KindSome { // it makes progress with the others: the same is true of the sink whichever relay says so
-			one.Link, one.LinkText, one.Refuses = deadLink(p.Name, r.Sink), "which topics and errors", true
+			one.Refuses = true
+			one.Link, one.LinkText = pipelineLink(p.Name)+waitsAnchor, "what waits"
+			if hasDead(&admin.Report{Pipelines: []admin.PipelineReport{*p}}, p.Name, r.Sink) {
+				one.Link, one.LinkText = deadLink(p.Name, r.Sink), "which topics and errors"
+			}
 		} else {
 			one.Title = "another relay makes no progress: " + cmp.Or(of.title, "see its log")
 			one.Alone, one.Do = strings.TrimSpace("This relay does its work, as far as it can. "+of.alone), cmp.Or(of.do, "Look at the log of that process.")
@@ -468,23 +551,33 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 			Do:    "Find out whose it is, and end it:", Fix: b.Fix, Link: "doctor", LinkText: "all open transactions",
 		})
 	}
-	if b := p.RowsLockedBy; b != nil && p.LockedBy == nil && lockKeeps(p) {
+	if b := p.RowsLockedBy; b != nil && p.LockedBy == nil && p.LockKeepsEvents() {
 		add(problem{
 			Title: "a transaction blocks events: it holds locks in their table", Detail: b.Text, Warning: true, Deadly: true, Cause: causeLock,
 			Now:   fmt.Sprintf("%s; the oldest waits for %s.", pendingText(p.Pending), admin.Oldest(p.Pending, p.OldestPendingSeconds, "")),
 			Alone: lockAlone, Do: "Find out whose it is, and end it:", Fix: b.Fix, Link: "doctor", LinkText: "all open transactions",
 		})
 	}
-	if b := p.VacuumBlockedBy; b != nil && (p.LockedBy == nil || p.LockedBy.Fix != b.Fix) && (p.RowsLockedBy == nil || p.RowsLockedBy.Fix != b.Fix || !lockKeeps(p)) {
+	if b := p.VacuumBlockedBy; b != nil && (p.LockedBy == nil || p.LockedBy.Fix != b.Fix) && (p.RowsLockedBy == nil || p.RowsLockedBy.Fix != b.Fix || !p.LockKeepsEvents()) {
 		one := problem{
 			Title: blockerTitle(b), Detail: b.Text, Warning: true,
 			Alone: "Nothing ends it. It keeps no event from being sent, but the database's tables grow.",
-			Do:    "Find out whose it is, and end it:", Fix: b.Fix, Link: "doctor", LinkText: "all that block vacuum",
+			Do:    "Find out whose it is, and end it:", Fix: b.Fix, Link: "doctor", LinkText: "all that block vacuum", OnlyVacuum: true,
 		}
 		if b.LocksBuffer {
-			one.Title, one.Alone = "a transaction can block events: it holds locks in their table", lockAlone
+			one.Title, one.Alone = "a transaction can block events: it holds locks in their table", canLockAlone(p)
+			if p.Pending > 0 {
+				one.Alone = lockAlone
+			}
 		}
 		add(one)
+	}
+	if names := s.gone(p); names != nil {
+		add(problem{
+			Title: map[bool]string{true: "a relay is gone", false: "relays are gone"}[len(names) == 1], Warning: true,
+			Detail: strings.Join(names, ", ") + " did not stop in order: it was killed, hangs, or cannot reach the database, and no other relay has started since.",
+			Alone:  "The others do its work, and take its batches over when their leases end.", Do: "Find out why it ended: its log, memory limits, a crash of the host. Start it again.",
+		})
 	}
 	if p.Hook != nil {
 		for _, w := range p.Hook.Waits {
@@ -516,6 +609,51 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 		add(problem{Title: "worth a look", Detail: text, Alone: "The relay continues.", Warning: true, Undated: true})
 	}
 	return all
+}
+
+// goneFor is for how long a relay that is gone is missed.
+const goneFor = time.Hour
+
+// gone are the processes that worked on a pipeline, neither run nor stopped in order, and after whose last report no other one started, while another one runs.
+func (s *Console) gone(p *admin.PipelineReport) (names []string) {
+	type run struct {
+		name          string
+		seen, started float64 // seconds ago
+		runs, stopped bool
+	}
+	var all []run
+	for i := range p.Relays {
+		r := &p.Relays[i]
+		k := slices.IndexFunc(all, func(one run) bool { return one.name == process(r.Owner) })
+		if k < 0 {
+			k = len(all)
+			all = append(all, run{name: process(r.Owner), seen: r.SeenSeconds})
+		}
+		one := &all[k]
+		one.seen, one.started = min(one.seen, r.SeenSeconds), max(one.started, r.SeenSeconds+r.UptimeSeconds)
+		one.runs, one.stopped = one.runs || r.Running || s.isThis(r.Owner), one.stopped || r.Stopped
+	}
+	used := map[string]bool{} // a new process replaces one
+	runs := false
+	for i := range all {
+		runs = runs || all[i].runs
+	}
+	for i := range all {
+		one := &all[i]
+		if one.runs || one.stopped || one.seen > goneFor.Seconds() {
+			continue
+		}
+		k := slices.IndexFunc(all, func(other run) bool { return other.runs && other.started < one.seen && !used[other.name] })
+		if k >= 0 {
+			used[all[k].name] = true
+			continue
+		}
+		names = append(names, fmt.Sprintf("relay %s, which reported last %s ago", one.name, admin.Age(time.Duration(one.seen*float64(time.Second)))))
+	}
+	if !runs {
+		return nil
+	}
+	return names
 }
 
 // process is an owner without its pipeline: host/pid.

@@ -1,6 +1,7 @@
 package console
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
@@ -67,6 +68,8 @@ func TestSinksState(t *testing.T) {
 		{of("- idle", "- idle"), "idle "},
 		{of("good moving", "bad no access 8s", "- idle"), "b: no access 8s bad"},
 		{of("bad sink full 1m", "bad no access 8s", "- idle"), "2 of 3 sinks stand still bad"},
+		{append(of("bad sink full 1m", "bad no access 8s"), row{Sink: buffer.Unrouted, State: "stands still 1m", Class: "bad", Unrouted: true}), "2 of 2 sinks stand still bad"},
+		{append([]row{{Sink: buffer.Unrouted, State: "stands still 1m", Class: "bad", Unrouted: true}}, of("bad no access 8s", "good moving")...), "a: no access 8s bad"},
 		{of("warn retries in 8s", "good moving"), "a: retries in 8s warn"},
 		{append(of("- idle", "- idle"), row{Sink: buffer.Unrouted, State: "stands still 1m", Class: "warn", Unrouted: true}), "stands still 1m warn"},
 	} {
@@ -139,10 +142,10 @@ func TestDeaths_OfSink(t *testing.T) {
 	observe(0, 9000, 9000)
 	observe(30, 9070, 9100)
 	d := s.overviewOf(&source.report, problems(s, &source.report))
-	testkit.Equal(t, "headline", d.Headline, "The pipeline needs attention. Events become dead letters: 30 % of orders/crm.")
+	testkit.Equal(t, "headline", d.Headline, "The pipeline needs attention. In the last minute, 30 % of orders/crm became dead letters.")
 	testkit.Equal(t, "card", d.Problems[0].Named()+": "+d.Problems[0].Title, "orders/crm: 30 dead letters")
 	testkit.Equal(t, "now", d.Problems[0].Now, "30 events became dead letters in the last 10s: 30 % of what orders/crm got.")
-	testkit.Equal(t, "row", d.Rows[0].State, "moving, 30 % die at crm")
+	testkit.Equal(t, "row", d.Rows[0].State, "moving, 30 % died at crm")
 	if !strings.Contains(d.Problems[0].Do, "pause sink crm (Pause sink crm, on the page of orders)") {
 		t.Errorf("to do: %s", d.Problems[0].Do)
 	}
@@ -212,7 +215,6 @@ func TestProblems_RowLocks(t *testing.T) {
 	}
 	p := &report.Pipelines[1]
 	testkit.Equal(t, "cards", strings.Join(cards(), "\n"), `shipments: a transaction blocks events: it holds locks in their table
-orders and emails: a forgotten transaction blocks vacuum
 1 of 3 pipelines needs attention.`)
 	d := s.overviewOf(&report, problems(s, &report))
 	row := d.Rows[slices.IndexFunc(d.Rows, func(r row) bool { return r.Pipeline == "shipments" })]
@@ -222,7 +224,27 @@ orders and emails: a forgotten transaction blocks vacuum
 	p.Waits = []admin.WaitReport{{Error: "503", Batches: 1}}
 	testkit.Equal(t, "first card while a batch waits for the sink", cards()[0], "orders and emails: a forgotten transaction blocks vacuum")
 	p.Waits, p.VacuumBlockedBy, oldest = nil, blocker(true), 2
-	testkit.Equal(t, "first card while no event is old", cards()[1], "shipments: a transaction can block events: it holds locks in their table")
+	testkit.Equal(t, "first card while no event is old", cards()[0]+"\n"+cards()[1], "orders and emails: a forgotten transaction blocks vacuum\nshipments: a transaction can block events: it holds locks in their table")
+	const order = "with order: key no later event of their keys is sent"
+	alone := func() string {
+		all := problems(s, &report)
+		return all[slices.IndexFunc(all, func(p problem) bool { return p.Pipeline == "shipments" })].Alone
+	}
+	testkit.Equal(t, "later events may wait", strings.Contains(alone(), order), true)
+	p.Pending, p.Batches.Delivered = 0, 1 // the locked rows are sent already
+	if text := alone(); strings.Contains(text, order) || !strings.Contains(text, "1 batch was sent, and is not sent again") {
+		t.Errorf("while nothing waits: %s", text)
+	}
+	p.Pending, p.Batches.Delivered, oldest = 4, 0, 12
+	testkit.Equal(t, "first card while a relay claims nothing of what waits for some seconds, and none runs", cards()[0], "orders and emails: a forgotten transaction blocks vacuum")
+	p.Relays = []admin.RelayReport{{Owner: "host/1/shipments", Running: true}}
+	testkit.Equal(t, "first card while a relay claims nothing of what waits for some seconds", cards()[0], "shipments: a transaction blocks events: it holds locks in their table")
+	locked, found := s.lockedEvents(&report, "shipments")
+	if !found || !strings.HasPrefix(locked.Text, "shipments: 4 events are pending. Those that are in no batch are locked: ") {
+		t.Errorf("the page of batches says %+v", locked)
+	}
+	p.Batches.Leased = 1
+	testkit.Equal(t, "first card while it sends", cards()[0], "orders and emails: a forgotten transaction blocks vacuum")
 }
 
 // TestProblems_NoTables: tables that are missing are one problem of all pipelines, with the command, and no database that does not answer.
@@ -250,3 +272,94 @@ type missing struct{}
 
 func (missing) Error() string            { return "table outbox_events does not exist" }
 func (missing) Migrates() (string, bool) { return "relay migrate -c relay.yaml", true }
+
+// TestProblems_TableLocked: a table that a transaction has locked is one card with what ends it, whatever the relay or the status say of statements that took too long, and
+// whichever pipelines it blocks vacuum for.
+func TestProblems_TableLocked(t *testing.T) {
+	t.Parallel()
+	locked := &buffer.LockedError{
+		Table: "public.emails", Holder: &buffer.VacuumBlocker{Kind: buffer.BlockedByTransaction, PID: 7, Waiting: 3},
+		Text: "table public.emails is locked", Fix: "SELECT pg_terminate_backend(7)", Err: context.DeadlineExceeded,
+	}
+	lock := admin.NewLockReport(locked)
+	for name, c := range map[string]struct {
+		health admin.Health
+		report admin.Report
+	}{
+		"supervisor": {healthy{}, admin.Report{Pipelines: []admin.PipelineReport{{Name: "orders", State: "idle", TableLockedBy: lock}}}},
+		"status":     {healthy{}, admin.Report{Errors: []admin.ReportError{{Name: "orders", Error: "SQLSTATE 55P03", TableLockedBy: lock}}}},
+		"readiness":  {&reason{class: buffer.NotReadyDatabase, kind: buffer.KindLocked, cause: locked}, admin.Report{Pipelines: []admin.PipelineReport{{Name: "orders", State: "table locked 8s"}}}},
+		"stalled":    {&reason{class: buffer.NotReadyStalled, kind: buffer.NotReadyStalled}, admin.Report{Pipelines: []admin.PipelineReport{{Name: "orders", State: "stalled 8s", TableLockedBy: lock}}}},
+		"time-out": {
+			&reason{class: buffer.NotReadyDatabase, kind: buffer.NotReadyDatabase, cause: context.DeadlineExceeded},
+			admin.Report{Pipelines: []admin.PipelineReport{{Name: "orders", State: "db error 8s", TableLockedBy: lock, Relays: []admin.RelayReport{{Owner: "other/2/orders", Running: true, NotReady: "database: 55P03", NotReadyClass: buffer.NotReadyDatabase}}}}},
+		},
+		"both": {&reason{class: buffer.NotReadyDatabase, kind: buffer.NotReadyDatabase, cause: context.DeadlineExceeded}, admin.Report{Errors: []admin.ReportError{{Name: "orders", Error: "SQLSTATE 55P03", TableLockedBy: lock}}}},
+		"blocks vacuum": {healthy{}, admin.Report{Pipelines: []admin.PipelineReport{
+			{Name: "orders", State: "idle", TableLockedBy: lock}, {Name: "bills", State: "idle", VacuumBlockedBy: &admin.BlockerReport{Kind: "transaction", Text: "a transaction is open", Fix: lock.Fix}},
+		}}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := New(Config{Source: &oneSource{health: c.health, report: c.report}, Process: "host/1", Redact: func(text string) string { return text }})
+			d := s.overviewOf(&c.report, problems(s, &c.report))
+			testkit.Equal(t, "cards", len(d.Problems), 1)
+			one := d.Problems[0]
+			testkit.Equal(t, "card", one.Named()+": "+one.Title+": "+one.Detail, "orders: a transaction locks its table: table public.emails is locked")
+			testkit.Equal(t, "to copy", one.Fix, lock.Fix)
+			testkit.Equal(t, "now", one.Now, "3 sessions wait for it.")
+			testkit.Equal(t, "loud", d.Attention && !one.Warning, true)
+			if row := d.Rows[0]; !strings.Contains(row.State, "table locked") && row.State != "db error 8s, table locked" || row.Class != "bad" {
+				t.Errorf("its row is %s, %s", row.State, row.Class)
+			}
+			if strings.Contains(one.Do, "Check that the database runs") {
+				t.Errorf("it sends the reader to a database that works: %s", one.Do)
+			}
+		})
+	}
+}
+
+// TestProblems_RefusesAll: while a sink refuses the only topic there is no dead letter to look at.
+func TestProblems_RefusesAll(t *testing.T) {
+	t.Parallel()
+	source := &oneSource{health: &reason{class: buffer.NotReadyRefusing, kind: buffer.KindSome}, report: admin.Report{Pipelines: []admin.PipelineReport{{Name: "orders", State: "refusing 8s"}}}}
+	s := New(Config{Source: source, Process: "host/1"})
+	testkit.Equal(t, "link without dead letters", problems(s, &source.report)[0].Link, "pipelines/orders#waits")
+	source.health = healthy{}
+	source.report.Pipelines[0].Relays = []admin.RelayReport{{Owner: "other/2/orders", Running: true, NotReady: "refusing", NotReadyClass: buffer.NotReadyRefusing, NotReadyKind: buffer.KindSome}}
+	testkit.Equal(t, "link of another relay's", problems(s, &source.report)[0].Link, "pipelines/orders#waits")
+	source.report.Pipelines[0].Dead = 1
+	testkit.Equal(t, "link with dead letters", problems(s, &source.report)[0].Link, "dead?pipeline=orders")
+}
+
+// TestProblems_Gone: a relay that is gone is missed until another one has started.
+func TestProblems_Gone(t *testing.T) {
+	t.Parallel()
+	dead := admin.RelayReport{Owner: "a/1/orders", SeenSeconds: 30, UptimeSeconds: 100}
+	runs := admin.RelayReport{Owner: "b/2/orders", Running: true, SeenSeconds: 2, UptimeSeconds: 200}
+	s := New(Config{Process: "c/3"})
+	for name, c := range map[string]struct {
+		relays []admin.RelayReport
+		want   string
+	}{
+		"gone":       {[]admin.RelayReport{dead, runs}, "a relay is gone: relay a/1, which reported last 30s ago"},
+		"of sinks":   {[]admin.RelayReport{dead, {Owner: "a/1/orders", Sink: "crm", SeenSeconds: 32, UptimeSeconds: 100}, runs}, "a relay is gone: relay a/1, which reported last 30s ago"},
+		"none runs":  {[]admin.RelayReport{dead}, ""},
+		"replaced":   {[]admin.RelayReport{dead, runs, {Owner: "d/4/orders", Running: true, SeenSeconds: 1, UptimeSeconds: 20}}, ""},
+		"stopped":    {[]admin.RelayReport{{Owner: "a/1/orders", Stopped: true, SeenSeconds: 30}, runs}, ""},
+		"long ago":   {[]admin.RelayReport{{Owner: "a/1/orders", SeenSeconds: 3700}, runs}, ""},
+		"it is here": {[]admin.RelayReport{{Owner: "c/3/orders", SeenSeconds: 30}, runs}, ""},
+		"one of two": {[]admin.RelayReport{dead, {Owner: "e/5/orders", SeenSeconds: 40, UptimeSeconds: 9}, {Owner: "d/4/orders", Running: true, UptimeSeconds: 20}}, "a relay is gone: relay e/5, which reported last 40s ago"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			all := s.pipelineProblems(&admin.PipelineReport{Name: "orders", State: "idle", Relays: c.relays}, nil)
+			got := ""
+			for i := range all {
+				says, _, _ := strings.Cut(all[i].Detail, " did not stop in order")
+				got += all[i].Title + ": " + says
+			}
+			testkit.Equal(t, "problem", got, c.want)
+		})
+	}
+}

@@ -51,7 +51,10 @@ func (s *Console) Run(ctx context.Context) error {
 			watched = time.Time{}
 		case watched.IsZero():
 			watched = now
-		case s.diagnosisDue(now, watched):
+		case s.diagnosisDue(now, watched, func() string {
+			report, _ := s.latest.shown()
+			return s.state(report)
+		}):
 			watched = now // the next one is not due at once if this one fails
 			background.Go(func() { s.diagnoseAgain(ctx) })
 		}

@@ -95,7 +95,7 @@ func Run(ctx context.Context, cfg *config.Config, pipelines []*config.Runtime, o
 				databases <- struct{}{}
 				defer func() { <-databases }()
 				return limited(ctx, func(ctx context.Context) []buffer.Finding {
-					return slices.Concat(opened.Buffer.Diagnose(ctx), events(ctx, opened), kept(ctx, &cfg.Pipelines[i], opened.Buffer), forgottenArchive(ctx, opened.Buffer), relays(ctx, &cfg.Pipelines[i], opened.Buffer, o.LocalRelay))
+					return slices.Concat(rowLocks(ctx, &cfg.Pipelines[i], opened.Buffer), events(ctx, opened), kept(ctx, &cfg.Pipelines[i], opened.Buffer), forgottenArchive(ctx, opened.Buffer), relays(ctx, &cfg.Pipelines[i], opened.Buffer, o.LocalRelay))
 				})
 			}})
 		for _, s := range opened.Sinks {

@@ -65,6 +65,9 @@ type Finding struct {
 	About string
 }
 
+// RowLocks is the Subject of a transaction that holds locks in the event table.
+const RowLocks = "row locks"
+
 // Level is how bad a [Finding] is.
 type Level uint8
 

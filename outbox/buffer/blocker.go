@@ -49,7 +49,16 @@ type VacuumBlocker struct {
 	WAL int64
 	// Locks are the tables of the relay's database in which a transaction may hold locks on rows, as "schema.table"; nil if there are none.
 	Locks []string
-	// Fix is how to end it: a statement, or what to do.
+	// NoInserts are the tables of the relay's database into which nobody else inserts until it ends, as "schema.table": it has locked them as a whole, or what wants to
+	// lock them waits for it.
+	NoInserts []string
+	// Waits reports whether its session waits for a lock of another transaction. WaitsFor is the process of the one that it waits for in the end, behind others that wait
+	// too; 0 if that is not known, as of a prepared transaction.
+	Waits    bool
+	WaitsFor int
+	// Waiting is how many sessions wait for it, directly or behind others; those of relays do not count.
+	Waiting int
+	// Fix is how to end it: a statement, or what to do. Of a session that waits, it is how to end what it waits for.
 	Fix string
 }
 
@@ -92,10 +101,13 @@ func (w SupervisorPolicy) WithDefaults() SupervisorPolicy {
 const farBehind = 100_000
 
 // Beyond reports whether it is as old as age. If its age is unknown, it is if it is an inactive slot
-// or far behind.
+// or far behind. One that blocks no vacuum is not.
 func (h *VacuumBlocker) Beyond(age time.Duration) bool {
-	return h.Age >= age || h.Age == 0 && (h.Unread() || h.Behind >= farBehind)
+	return !h.OnlyLocks() && (h.Age >= age || h.Age == 0 && (h.Unread() || h.Behind >= farBehind))
 }
+
+// OnlyLocks reports whether it is a transaction that blocks no vacuum: others wait for it, or it has locked a table.
+func (h *VacuumBlocker) OnlyLocks() bool { return h.Kind == BlockedByTransaction && h.Horizon == 0 }
 
 // Hidden reports whether the role may not see since when a transaction is open, and what its session does.
 func (h *VacuumBlocker) Hidden() bool { return h.Kind == BlockedByTransaction && h.Backend == "" }
@@ -124,20 +136,32 @@ func (h *VacuumBlocker) String() string {
 	if h.QueryAge > 0 {
 		facts = append(facts, "its last query began "+roughly(h.QueryAge)+" ago")
 	}
+	switch {
+	case h.WaitsFor != 0:
+		facts = append(facts, fmt.Sprintf("waits for a lock of pid %d", h.WaitsFor))
+	case h.Waits:
+		facts = append(facts, "waits for a lock")
+	}
 	text := h.subject() + " (" + strings.Join(facts, ", ") + ")"
 	if h.Behind > 0 {
 		text += fmt.Sprintf(", %d transactions behind", h.Behind)
 	}
 	text += ": " + h.keeps()
-	switch n := len(h.Locks); {
-	case n == 1:
-		text += "; it holds locks in table " + h.Locks[0]
-	case n > maxLocks:
-		text += fmt.Sprintf("; it holds locks in tables %s and %d more", strings.Join(h.Locks[:maxLocks], ", "), n-maxLocks)
-	case n > 1:
-		text += "; it holds locks in tables " + strings.Join(h.Locks, ", ")
+	if h.Locks != nil {
+		text += "; it holds locks in " + tables(h.Locks)
 	}
 	return text
+}
+
+// tables names some tables.
+func tables(names []string) string {
+	switch n := len(names); {
+	case n == 1:
+		return "table " + names[0]
+	case n > maxLocks:
+		return fmt.Sprintf("tables %s and %d more", strings.Join(names[:maxLocks], ", "), n-maxLocks)
+	}
+	return "tables " + strings.Join(names, ", ")
 }
 
 // maxLocks is how many tables a text names.
@@ -146,11 +170,36 @@ const maxLocks = 5
 // LockAge is the age from which a transaction with locks in a buffer table is called forgotten if nothing is claimed.
 const LockAge = 20 * time.Second
 
+// TableLockAge is the age from which a transaction that keeps others from inserting into a buffer table is named.
+const TableLockAge = 5 * time.Second
+
+// atLeast reports whether a transaction is so old, or of unknown age.
+func (h *VacuumBlocker) atLeast(age time.Duration) bool {
+	return h.Age >= age || h.Age == 0 && !h.AtLeast
+}
+
+// Root returns what a transaction waits for in the end, or the transaction itself if it does not wait; nil if what it waits for is not among all.
+func Root(all []VacuumBlocker, h *VacuumBlocker) *VacuumBlocker {
+	if !h.Waits {
+		return h
+	}
+	for i := range all {
+		if root := &all[i]; root.PID == h.WaitsFor && root.PID != 0 && root.Kind == BlockedByTransaction && !root.Waits {
+			return root
+		}
+	}
+	return nil
+}
+
 // Locker returns the oldest of all that holds locks in a table, "schema.table", and is as old as [LockAge], or of unknown age; otherwise nil. It is not a relay's.
+// Instead of a transaction that waits for another one, it is the one that this waits for.
 func Locker(all []VacuumBlocker, table string) (oldest *VacuumBlocker) {
 	for i := range all {
-		h := &all[i]
-		if h.IsRelay || h.Elsewhere || !slices.Contains(h.Locks, table) || h.Age != 0 && h.Age < LockAge {
+		if !slices.Contains(all[i].Locks, table) || all[i].Elsewhere {
+			continue
+		}
+		h := Root(all, &all[i])
+		if h == nil || h.IsRelay || !h.atLeast(LockAge) {
 			continue
 		}
 		if oldest == nil || h.Age > oldest.Age {
@@ -158,6 +207,54 @@ func Locker(all []VacuumBlocker, table string) (oldest *VacuumBlocker) {
 		}
 	}
 	return oldest
+}
+
+// TableLocker returns the oldest of all that keeps others from inserting into one of these tables, "schema.table", of which the first is the event table; nil if there is none.
+// Holder points into all. It is as old as [TableLockAge], or of unknown age, does not wait itself, and is not a relay's.
+func TableLocker(all []VacuumBlocker, tables ...string) *LockedError {
+	var (
+		oldest *VacuumBlocker
+		at     int
+	)
+	for i := range all {
+		h := &all[i]
+		k := slices.IndexFunc(tables, func(name string) bool { return slices.Contains(h.NoInserts, name) })
+		if k >= 0 && !h.Waits && !h.IsRelay && h.atLeast(TableLockAge) && (oldest == nil || h.Age > oldest.Age) {
+			oldest, at = h, k
+		}
+	}
+	if oldest == nil {
+		return nil
+	}
+	return &LockedError{Table: tables[at], Holder: oldest, Text: oldest.LockText(tables[at], at == 0, ""), Fix: oldest.Fix}
+}
+
+// LockText says that it has locked a table, "schema.table", as a whole. events: it is the event table. role is the relay's, which may not see since when; "": this role.
+func (h *VacuumBlocker) LockText(table string, events bool, role string) string {
+	text := "table " + table + " is locked: statements wait for "
+	if h.Kind == BlockedByPrepared {
+		text += fmt.Sprintf("the transaction prepared as %q, which is open for %s", h.Name, roughly(h.Age))
+	} else {
+		facts := []string{"user " + h.User, fmt.Sprintf("application %q", h.Application)}
+		if h.State != "" {
+			facts = append(facts, h.State)
+		}
+		text += fmt.Sprintf("pid %d (%s), whose transaction is open", h.PID, strings.Join(facts, ", "))
+		switch {
+		case h.AtLeast:
+			text += " for at least " + roughly(h.Age)
+		case h.Age > 0:
+			text += " for " + roughly(h.Age)
+		case role != "":
+			text += "; since when, role " + role + " may not see without GRANT pg_read_all_stats TO " + role
+		default:
+			text += "; since when, this role may not see"
+		}
+	}
+	if events {
+		text += "; the application cannot insert events until it ends"
+	}
+	return text
 }
 
 // subject returns the blocker and its age.
@@ -185,6 +282,10 @@ func (h *VacuumBlocker) subject() string {
 func (h *VacuumBlocker) keeps() string {
 	var keeps string
 	switch {
+	case h.OnlyLocks() && len(h.NoInserts) > 0:
+		return "nothing can be inserted into " + tables(h.NoInserts) + " until it ends"
+	case h.OnlyLocks():
+		return "other sessions wait for it"
 	case h.Catalogs:
 		keeps = "vacuum keeps the younger dead rows of the system catalogs"
 	case h.Horizon != 0:

@@ -117,6 +117,21 @@ func (e *MarkedError) Error() string {
 	return fmt.Sprintf("event %d of table %s is still an event after source.mark was set; source.where must be false then, or it would be sent for ever", e.ID, e.Table)
 }
 
+// LockedError is the error of a statement that took too long because a transaction has locked a table as a whole. The database works.
+type LockedError struct {
+	// Table is the table, as "schema.table".
+	Table string
+	// Holder is the transaction.
+	Holder *VacuumBlocker
+	// Text says that it has locked the table, and Fix is how to end it.
+	Text, Fix string
+	// Err is what became of the statement.
+	Err error
+}
+
+func (e *LockedError) Error() string { return e.Text + ". > " + e.Fix }
+func (e *LockedError) Unwrap() error { return e.Err }
+
 // KeptRetry is how long a batch waits whose delete left events or was refused, by its lease_no: 2 s, doubled each time, up to a minute.
 func KeptRetry(leaseNo int64) time.Duration {
 	return min(time.Second<<min(max(leaseNo, 1), 6), time.Minute)

@@ -74,6 +74,7 @@ const (
 	KindSome    = "some"    // refusing: it accepted other events less than a minute ago
 	KindFull    = "full"    // sink: it, or the address, has no space
 	KindAccess  = "access"  // sink: it does not accept the credentials
+	KindLocked  = "locked"  // database: it works, and a transaction has locked a table as a whole; see LockedError
 	// KindStarting is a database or sink that the relay reaches for the first time: nobody knows yet whether it works.
 	KindStarting = "starting"
 )

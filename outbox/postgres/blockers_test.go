@@ -2,9 +2,11 @@ package postgres_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -13,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/postgres"
@@ -478,4 +481,138 @@ func TestBlockers_Locks(t *testing.T) {
 	all = blockers(t, b)
 	locks(&all[slices.IndexFunc(all, func(h buffer.VacuumBlocker) bool { return h.Name == "half" })])
 	run(t, holder, "ROLLBACK PREPARED 'half'")
+}
+
+// waits starts a statement that waits for a lock until another session ends.
+func waits(t *testing.T, p *doctorDB, conn *pgx.Conn, statement string) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, _ = conn.Exec(context.WithoutCancel(t.Context()), statement)
+	}()
+	t.Cleanup(func() {
+		if _, err := p.conn.Exec(context.WithoutCancel(t.Context()), "SELECT pg_terminate_backend($1::int)", pid(conn)); err != nil {
+			t.Error(err)
+		}
+		<-done
+	})
+	testkit.Eventually(t, func() error {
+		var waits bool
+		if err := p.conn.QueryRow(t.Context(), "SELECT EXISTS (SELECT FROM pg_locks WHERE NOT granted AND pid = $1::int)", pid(conn)).Scan(&waits); err != nil || !waits {
+			return fmt.Errorf("%s does not wait: %w", statement, err)
+		}
+		return nil
+	})
+}
+
+// TestBlockers_Waiting: what the application's transactions wait for in the end is found although it blocks no vacuum, and is what is proposed to be ended: none that waits is.
+func TestBlockers_Waiting(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []string{"SHARE", "ACCESS EXCLUSIVE"} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			p := newDoctorDB(t, testserver.OwnPostgres(t, testserver.PostgresOptions{}).URL)
+			p.exec("CREATE TABLE invoices (id int PRIMARY KEY); INSERT INTO invoices VALUES (1)")
+			b := opened(t, p.url, buffer.SupervisorPolicy{})
+			if err := b.Check(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			table := b.BufferTable()
+			holder := session(t, p.url, "schema-change", "BEGIN", "LOCK TABLE outbox_events IN "+mode+" MODE")
+			victim := session(t, p.url, "shop", "BEGIN", "UPDATE invoices SET id = 1")
+			waits(t, p, victim, "INSERT INTO outbox_events (topic, payload) VALUES ('t', '{}')")
+			behind := session(t, p.url, "report", "BEGIN", "SELECT pg_current_xact_id()")
+			waits(t, p, behind, "UPDATE invoices SET id = 1")
+
+			all := blockers(t, b)
+			for i := range all {
+				all[i].Age, all[i].AtLeast = time.Minute, false
+			}
+			root := blockerOfPID(all, pid(holder))
+			if root == nil {
+				t.Fatalf("what locks the table is not among %+v", all)
+			}
+			if root.Waits || root.Waiting != 2 || !slices.Contains(root.NoInserts, table) {
+				t.Errorf("it is %+v", root)
+			}
+			locks := mode == "SHARE" // the other one has a transaction id
+			if root.OnlyLocks() != locks || root.Beyond(time.Second) == locks {
+				t.Errorf("it only locks: %v, and is beyond a second: %v", root.OnlyLocks(), root.Beyond(time.Second))
+			}
+			if says := root.String(); locks && (!strings.Contains(says, "nothing can be inserted into table "+table) || strings.Contains(says, "WAL")) {
+				t.Errorf("it says %s", says)
+			}
+			for _, conn := range []*pgx.Conn{victim, behind} {
+				h := blockerOfPID(all, pid(conn))
+				if h == nil || !h.Waits || h.WaitsFor != pid(holder) || h.NoInserts != nil || h.Fix != root.Fix || buffer.Root(all, h) != root {
+					t.Errorf("what waits is %+v", h)
+				}
+				if says := fmt.Sprintf("waits for a lock of pid %d", pid(holder)); h != nil && !strings.Contains(h.String(), says) {
+					t.Errorf("what waits does not say so: %s", h)
+				}
+			}
+			for _, name := range []string{table, "public.invoices"} {
+				if got := buffer.Locker(all, name); got != root {
+					t.Errorf("%s is blocked by %+v", name, got)
+				}
+			}
+			locked := buffer.TableLocker(all, table, "public.outbox_batches")
+			if locked == nil || locked.Holder != root || locked.Table != table || locked.Fix != root.Fix || !strings.Contains(locked.Text, "; the application cannot insert events until it ends") {
+				t.Errorf("the table is locked by %+v", locked)
+			}
+			root.Age = buffer.TableLockAge - 1
+			if locked := buffer.TableLocker(all, table); locked != nil {
+				t.Errorf("too early: %+v", locked)
+			}
+			testkit.Eventually(t, func() error { // a lock of a moment is none
+				ctx, cancel := context.WithTimeout(t.Context(), 9*time.Second)
+				defer cancel()
+				var named []string
+				for _, f := range b.Diagnose(ctx) {
+					if strings.Contains(f.Fix, fmt.Sprint(pid(victim))) || strings.Contains(f.Fix, fmt.Sprint(pid(behind))) {
+						t.Errorf("doctor proposes to end what waits: %+v", f)
+					}
+					if f.Fix == root.Fix {
+						named = append(named, fmt.Sprint(f.Level, " ", f.Subject))
+					}
+				}
+				if diff := cmp.Diff([]string{fmt.Sprint(buffer.LevelError, " tables")}, named); diff != "" {
+					return errors.New("doctor: " + diff)
+				}
+				return nil
+			})
+		})
+	}
+}
+
+// TestBlockers_WaitsForPrepared: a transaction that waits for a prepared one is not proposed to be ended either, although nothing says which one it is.
+func TestBlockers_WaitsForPrepared(t *testing.T) {
+	t.Parallel()
+	p := newDoctorDB(t, logical(t).URL)
+	b := opened(t, p.url, buffer.SupervisorPolicy{})
+	if err := b.Check(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	session(t, p.url, "half", "BEGIN", "LOCK TABLE outbox_events IN SHARE MODE", "PREPARE TRANSACTION 'half'")
+	victim := session(t, p.url, "shop", "BEGIN", "UPDATE outbox_batches SET sink = sink", "SELECT pg_current_xact_id()")
+	waits(t, p, victim, "INSERT INTO outbox_events (topic, payload) VALUES ('t', '{}')")
+	t.Cleanup(func() {
+		if _, err := p.conn.Exec(context.WithoutCancel(t.Context()), "ROLLBACK PREPARED 'half'"); err != nil {
+			t.Error(err)
+		}
+	})
+	all := blockers(t, b)
+	for i := range all {
+		all[i].Age = time.Minute
+	}
+	if h := blockerOfPID(all, pid(victim)); h == nil || !h.Waits || h.WaitsFor != 0 || strings.Contains(h.Fix, "terminate") {
+		t.Errorf("what waits is %+v", h)
+	}
+	if got := buffer.Locker(all, b.BufferTable()); got == nil || got.Name != "half" {
+		t.Errorf("the table is blocked by %+v", got)
+	}
+	if got := buffer.TableLocker(all, b.BufferTable()); got == nil || got.Holder.Name != "half" || got.Fix != "ROLLBACK PREPARED 'half'" {
+		t.Errorf("the table is locked by %+v", got)
+	}
 }

@@ -35,6 +35,7 @@ type Buffer struct {
 	routes     *router.Routes
 	failing    routing.Failing
 	space      space
+	lockLook   lockLook
 
 	table atomic.Pointer[table] // nil until the database was seen once
 }
@@ -150,7 +151,7 @@ func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*bu
 	if _, err := b.projects(ctx); err != nil {
 		return nil, err
 	}
-	return onTable(ctx, b, func(t *table) (*buffer.Lease, error) {
+	batch, err := onTable(ctx, b, func(t *table) (*buffer.Lease, error) {
 		batch, err := b.claimer.ClaimBy(ctx, &t.Tables, t.events.Stamp, limit, lease)
 		switch {
 		case !errors.Is(err, claim.ErrRouted):
@@ -165,6 +166,7 @@ func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*bu
 		}
 		return b.claimer.ClaimBy(ctx, &t.Tables, t.events.Stamp, limit, lease)
 	})
+	return batch, b.explainTimeout(ctx, err)
 }
 
 // CountBacklog implements buffer.Inspector.
@@ -174,7 +176,7 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 	if err == nil && b.table.Load().Replaced() { // it was counted with the sequence of the other table
 		backlog, err = onTable(ctx, b, count)
 	}
-	return backlog, err
+	return backlog, b.explainTimeout(ctx, err)
 }
 
 // ReportRelay implements buffer.RelayReporter.
@@ -270,7 +272,8 @@ func (b *Buffer) TakeOver(ctx context.Context, lease time.Duration, due buffer.D
 	if err := b.base.Own(ctx, &t.Tables); err != nil {
 		return nil, err
 	}
-	return t.events.TakeOver(ctx, b.Ledger, lease, due)
+	batch, err := t.events.TakeOver(ctx, b.Ledger, lease, due)
+	return batch, b.explainTimeout(ctx, err)
 }
 
 // Read implements buffer.Claimer.

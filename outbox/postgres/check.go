@@ -40,6 +40,12 @@ func (b *Buffer) Check(ctx context.Context) error {
 	}
 	var gone *buffer.Finding
 	if !events.Exists && events.ForbiddenSchema == "" {
+		if no, err := catalog.NoSchema(ctx, b.db, schema); err != nil {
+			return b.db.ConnectError(err)
+		} else if no && !b.config.Custom.Is() {
+			missing.AddNoSchema(schema)
+			return missing.Err()
+		}
 		if gone, err = b.gone(ctx, events, schema, name); err != nil {
 			return b.db.ConnectError(err)
 		}

@@ -243,3 +243,34 @@ func TestCheck_OtherNames(t *testing.T) {
 	check(t, err)
 	check(t, b.Settle(t.Context(), batch, []buffer.Outcome{{Verdict: buffer.Delivered}}))
 }
+
+// TestCheck_NoSchema: a schema that is missing is named, by the check and by migrate, with the statement that makes it.
+func TestCheck_NoSchema(t *testing.T) {
+	t.Parallel()
+	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
+	c := postgres.SchemaConfig{Table: "Shop.events", Archive: "kept.archive"}
+	b, err := postgres.Open(postgres.Config{URL: p.url, Table: c.Table, Pipeline: "orders"})
+	check(t, err)
+	defer func() { check(t, b.Close()) }()
+	const shop = `schema "Shop" does not exist: CREATE SCHEMA "Shop"`
+	err = b.Check(t.Context())
+	var missing interface{ Migrates() (string, bool) }
+	if !errors.Is(err, buffer.ErrNotReady) || !strings.HasSuffix(err.Error(), shop) || !errors.As(err, &missing) {
+		t.Fatalf("the check says %v", err)
+	}
+	if command, tables := missing.Migrates(); command != `CREATE SCHEMA "Shop"` || !tables {
+		t.Errorf("%s makes what is missing, with tables: %v", command, tables)
+	}
+	_, err = postgres.Migrate(t.Context(), p.url, c)
+	if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), shop+`; schema "kept" does not exist: CREATE SCHEMA "kept"`) {
+		t.Errorf("migrate says %v", err)
+	}
+	_, err = p.pool.Exec(t.Context(), `CREATE SCHEMA "Shop"; CREATE SCHEMA kept`)
+	check(t, err)
+	if err = b.Check(t.Context()); err == nil || !strings.Contains(err.Error(), `table "Shop"."events" does not exist: relay migrate`) {
+		t.Errorf("the check says %v", err)
+	}
+	_, err = postgres.Migrate(t.Context(), p.url, c)
+	check(t, err)
+	check(t, b.Check(t.Context()))
+}

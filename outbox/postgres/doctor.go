@@ -3,6 +3,7 @@ package postgres
 import (
 	"context"
 	"errors"
+	"sync"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -67,6 +68,15 @@ func (b *Buffer) BufferTable() string {
 	return ""
 }
 
+// LockableTables returns the tables that the relay writes in as "schema.table", the event table first; nil before Check has found it. It stops if a transaction has locked
+// one of them as a whole.
+func (b *Buffer) LockableTables() []string {
+	if t := b.table.Load(); t != nil {
+		return doctor.LockableTables(&t.Tables)
+	}
+	return nil
+}
+
 // HiddenTransactions returns a finding if transactions whose age the role may not see are open for some seconds at least. It then takes these
 // seconds. before is what Blockers returned just now.
 func (b *Buffer) HiddenTransactions(ctx context.Context, before []buffer.VacuumBlocker) ([]buffer.Finding, error) {
@@ -108,14 +118,39 @@ func (b *Buffer) Terminate(ctx context.Context, blocker buffer.VacuumBlocker) (t
 	return doctor.Terminate(ctx, b.db, blocker)
 }
 
-// lockedError is a timeout whose cause is a lock. Its text is the cause.
-type lockedError struct {
-	finding *buffer.Finding
-	error
+// lockLook is the last look for a transaction that has locked a table as a whole; found is nil if there was none.
+type lockLook struct {
+	mu    sync.Mutex
+	at    time.Time
+	found *buffer.LockedError
 }
 
-func (e lockedError) Error() string { return e.finding.Text + ". > " + e.finding.Fix }
-func (e lockedError) Unwrap() error { return e.error }
+// looksAgain is for how long several statements that took too long share a look.
+const looksAgain = time.Second
+
+// explainTimeout names the transaction that has locked a table as a whole if err may be that a statement waited for it.
+func (b *Buffer) explainTimeout(ctx context.Context, err error) error {
+	if !doctor.IsTimeout(err) {
+		return err
+	}
+	if _, known := errors.AsType[*buffer.LockedError](err); known {
+		return err
+	}
+	l := &b.lockLook
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if time.Since(l.at) > looksAgain {
+		schema, name := b.tableName()
+		l.found = doctor.Locked(context.WithoutCancel(ctx), b.db, schema, name, b.config.Schema)
+		l.at = time.Now()
+	}
+	if l.found == nil {
+		return err
+	}
+	explained := *l.found
+	explained.Err = err
+	return &explained
+}
 
 // lookAfter is how long Status waits before it looks for a lock. A lock that is gone sooner only delays it.
 const lookAfter = 2 * time.Second
@@ -124,7 +159,7 @@ const lookAfter = 2 * time.Second
 func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 	asking, stop := context.WithCancel(ctx)
 	defer stop()
-	var locked *buffer.Finding
+	var locked *buffer.LockedError
 	looked := make(chan struct{})
 	timer := time.AfterFunc(lookAfter, func() {
 		defer close(looked)
@@ -143,12 +178,9 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 	if err == nil {
 		return s, nil
 	}
-	if locked == nil && doctor.IsTimeout(err) {
-		schema, name := b.tableName()
-		locked = doctor.Locked(context.WithoutCancel(ctx), b.db, schema, name, b.config.Schema)
-	}
 	if locked != nil {
-		err = lockedError{locked, err}
+		locked.Err = err
+		return s, locked
 	}
-	return s, err
+	return s, b.explainTimeout(ctx, err)
 }

@@ -74,6 +74,11 @@ func TestLocked(t *testing.T) {
 			if strings.Contains(err.Error(), "did not answer") {
 				t.Error(err)
 			}
+			ctx, cancel = limited()
+			defer cancel()
+			if _, err := b.CountBacklog(ctx, 10); !errors.As(err, new(*buffer.LockedError)) || !strings.Contains(err.Error(), says[0]) {
+				t.Errorf("counting says %v", err)
+			}
 
 			ctx, cancel = limited()
 			defer cancel()

@@ -73,7 +73,7 @@ func (b *Buffer) RouteDue(ctx context.Context, lease time.Duration) (*buffer.Rou
 		batch, err := t.events.TakeOverUnrouted(ctx, b.Ledger, lease, due)
 		switch {
 		case err != nil:
-			return nil, err
+			return nil, b.explainTimeout(ctx, err)
 		case batch == nil:
 			continue
 		case batch.DeliveryRecorded(): // no sink takes them
@@ -138,6 +138,12 @@ func (q *sinkQueue) Claim(context.Context, int, time.Duration) (*buffer.Lease, e
 	return nil, nil
 }
 
+// CountBacklog implements buffer.Inspector.
+func (q *sinkQueue) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, error) {
+	backlog, err := q.Sink.CountBacklog(ctx, limit)
+	return backlog, q.buffer.explainTimeout(ctx, err)
+}
+
 // TakeOver implements buffer.Claimer.
 func (q *sinkQueue) TakeOver(ctx context.Context, lease time.Duration, due buffer.Due) (*buffer.Lease, error) {
 	t, err := q.buffer.projects(ctx)
@@ -150,7 +156,8 @@ func (q *sinkQueue) TakeOver(ctx context.Context, lease time.Duration, due buffe
 	if err := q.buffer.base.Own(ctx, &t.Tables); err != nil {
 		return nil, err
 	}
-	return t.events.TakeOver(ctx, q.Ledger, lease, due)
+	batch, err := t.events.TakeOver(ctx, q.Ledger, lease, due)
+	return batch, q.buffer.explainTimeout(ctx, err)
 }
 
 // Read implements buffer.Claimer.

@@ -27,7 +27,50 @@ function tellAgo(time) {
 
 setInterval(() => document.querySelectorAll("time[data-since][title]").forEach(tellAgo), 1000);
 
-// live replaces the elements of the overview that changed.
+// grow greys what was found too long ago to be said of now.
+function grow() {
+  for (const one of document.querySelectorAll("[data-old]")) one.classList.toggle("old", Date.now() - new Date(one.querySelector("time").dateTime) > 15000);
+}
+
+// update makes an element's content that of a piece of HTML, and keeps what stays: the focus, a selection, what is being pressed.
+function update(element, html) {
+  const next = element.cloneNode(false);
+  next.innerHTML = html;
+  localTimes(next);
+  showCopies(next);
+  const focused = element.contains(document.activeElement) ? document.activeElement : null;
+  const what = focused && identity(focused);
+  morph(element, next);
+  if (!focused || focused === element || focused === document.activeElement && identity(focused) === what) return;
+  const same = [...element.querySelectorAll("a, button, [tabindex]")].find((one) => identity(one) === what);
+  if (!same && !element.hasAttribute("tabindex")) element.tabIndex = -1; // the next Tab goes on from here
+  (same || element).focus({ preventScroll: true });
+}
+
+// identity is what a link or button is for, wherever it stands.
+function identity(element) {
+  return [element.tagName, element.getAttribute("href"), element.getAttribute("aria-label"), "copy" in element.dataset ? element.previousElementSibling?.textContent : element.textContent].join("\n");
+}
+
+// morph changes the children of an element into those of another one, and keeps each that has a counterpart.
+function morph(old, next) {
+  const wanted = [...next.childNodes];
+  wanted.forEach((child, i) => {
+    const now = old.childNodes[i];
+    if (!now) old.append(child);
+    else if (now.nodeType !== child.nodeType || now.nodeName !== child.nodeName) now.replaceWith(child);
+    else if (now.nodeType !== Node.ELEMENT_NODE) {
+      if (now.data !== child.data) now.data = child.data;
+    } else if (!now.isEqualNode(child)) {
+      for (const { name } of [...now.attributes]) if (!child.hasAttribute(name)) now.removeAttribute(name);
+      for (const { name, value } of child.attributes) if (now.getAttribute(name) !== value) now.setAttribute(name, value);
+      morph(now, child);
+    }
+  });
+  while (old.childNodes.length > wanted.length) old.lastChild.remove();
+}
+
+// live updates the elements of the overview that changed.
 function live() {
   const status = document.querySelector("[data-live]");
   if (!status) return;
@@ -46,9 +89,7 @@ function live() {
     for (const [id, html] of Object.entries(changed)) {
       const element = document.getElementById(id);
       if (element && html !== null) {
-        element.innerHTML = html;
-        localTimes(element);
-        showCopies(element);
+        update(element, html);
       } else if (element || id.startsWith("row-")) {
         location.reload(); // pipelines come and go with the process only
         return;
@@ -187,5 +228,7 @@ showCopies(document);
 sideways();
 addEventListener("resize", sideways);
 live();
+grow();
+setInterval(grow, 1000);
 document.querySelectorAll("[data-history]").forEach(charts);
 document.querySelectorAll("[data-all]").forEach(selectAll);

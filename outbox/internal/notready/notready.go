@@ -41,8 +41,12 @@ func (e *Error) Error() string {
 	return text + strings.Join(texts, "; ")
 }
 
-// Migrates returns [MigrateCommand] if it makes all that is missing, otherwise "", and whether whole tables are missing.
+// Migrates returns [MigrateCommand] if it makes all that is missing, or the statement that makes the schema if that is all that is known to be missing, otherwise "", and
+// whether whole tables are missing.
 func (e *Error) Migrates() (command string, tables bool) {
+	if len(e.Missing) == 1 && strings.HasPrefix(e.Missing[0].Fix, createSchema) {
+		return e.Missing[0].Fix, true
+	}
 	for _, f := range e.Missing {
 		if f.Fix != MigrateCommand {
 			return "", false
@@ -54,6 +58,13 @@ func (e *Error) Migrates() (command string, tables bool) {
 
 // noTable ends the text about a table that does not exist.
 const noTable = " does not exist"
+
+const createSchema = "CREATE SCHEMA "
+
+// NoSchema is the finding about a schema that does not exist; its name is quoted.
+func NoSchema(schema string) buffer.Finding {
+	return buffer.Finding{Level: buffer.LevelError, Subject: "tables", Text: "schema " + schema + noTable, Fix: createSchema + schema}
+}
 
 func (e *Error) Unwrap() error { return buffer.ErrNotReady }
 

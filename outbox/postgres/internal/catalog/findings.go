@@ -29,6 +29,14 @@ func (f *Findings) AddForbidden(schema, role string) {
 	}
 }
 
+// AddNoSchema adds, once, that a schema does not exist, which migrate does not make.
+func (f *Findings) AddNoSchema(schema string) {
+	one := notready.NoSchema(pg.Quote(schema))
+	if !slices.ContainsFunc(*f, func(g buffer.Finding) bool { return g.Text == one.Text }) {
+		*f = append(*f, one)
+	}
+}
+
 // AddMissing adds all that a table lacks: itself, columns, privileges. Columns are written as
 // ALTER TABLE ADD COLUMN takes them; adds reports whether Migrate adds one.
 func (f *Findings) AddMissing(t Table, columns []string, adds func(column string) bool, privileges ...string) {

@@ -119,3 +119,18 @@ func ForbiddenSchema(ctx context.Context, db *pg.DB, schema string) (quoted, rol
 	}}})
 	return quoted, role, err
 }
+
+const noSchemaSQL = `
+SELECT NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)`
+
+// NoSchema reports whether a schema does not exist; "" is none.
+func NoSchema(ctx context.Context, db *pg.DB, schema string) (no bool, err error) {
+	if schema == "" {
+		return false, nil
+	}
+	err = db.RoundTrip(ctx, []pg.Step{pg.ReadTx(db.StatementTimeout), {SQL: noSchemaSQL, Args: []string{schema}, Row: func(v [][]byte) error {
+		no = pg.ReadBool(v[0])
+		return nil
+	}}})
+	return no, err
+}

@@ -21,7 +21,33 @@ import (
 // VACUUM's own snapshot does not count, and a parallel worker has its leader's. Without pg_read_all_stats only pid,
 // database, user, application and both ids of other roles' sessions are visible; the rest is NULL. A lost slot
 // blocks nothing any more. Each kind has a limit of its own, so that many of one kind hide none of another.
+//
+// Transactions that others wait for, and those that keep others from inserting into a table of this database (strong), are among them though they may block no vacuum.
+// roots are the transactions that do not wait and that a session waits for in the end, as far as the first 200 that wait are concerned: pg_blocking_pids locks out all
+// others for a moment. It returns 0 for a prepared transaction.
 const blockersSQL = `
+WITH RECURSIVE locks AS MATERIALIZED (
+  SELECT locktype, database, relation, mode, granted, pid, virtualtransaction, transactionid FROM pg_locks
+), waits AS MATERIALIZED (
+  SELECT pid, pg_blocking_pids(pid) AS pids
+  FROM (SELECT pid FROM locks WHERE NOT granted AND pid IS NOT NULL GROUP BY pid ORDER BY max((locktype = 'relation')::int) DESC, pid LIMIT 200) w
+), chain(pid, holder) AS (
+  SELECT w.pid, b FROM waits w, unnest(w.pids) b
+  UNION
+  SELECT c.pid, b FROM chain c JOIN waits w ON w.pid = c.holder, unnest(w.pids) b
+), roots AS MATERIALIZED (
+  SELECT pid, holder FROM chain WHERE holder NOT IN (SELECT pid FROM locks WHERE NOT granted AND pid IS NOT NULL)
+), relations AS MATERIALIZED (
+  SELECT l.*, n.nspname || '.' || c.relname AS name, l.mode IN ('ShareLock', 'ShareRowExclusiveLock', 'ExclusiveLock', 'AccessExclusiveLock') AS strong
+  FROM locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
+  WHERE l.locktype = 'relation' AND l.mode <> 'AccessShareLock' AND c.relkind IN ('r', 'p')
+    AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND n.nspname <> 'pg_catalog' AND n.nspname !~ '^pg_t'
+), strong AS MATERIALIZED (
+  SELECT pid, name FROM relations WHERE strong AND granted AND pid IS NOT NULL
+  UNION
+  SELECT r.holder, l.name FROM relations l JOIN roots r ON r.pid = l.pid WHERE l.strong
+)
 (SELECT 'transaction', '', a.pid, coalesce(a.datname, '')::text, coalesce(a.usename, '')::text, coalesce(a.application_name, ''),
         coalesce(a.state, ''), coalesce(a.backend_type, ''), coalesce(r.rolsuper, false),
         coalesce(a.application_name IN ('relay', current_setting('application_name')), false),
@@ -29,22 +55,31 @@ const blockersSQL = `
         a.backend_start, a.xact_start,
         (extract(epoch FROM clock_timestamp() - a.xact_start) * 1000000)::bigint,
         (extract(epoch FROM clock_timestamp() - a.query_start) * 1000000)::bigint,
-        greatest(age(a.backend_xid), age(a.backend_xmin))::bigint AS behind,
+        coalesce(greatest(age(a.backend_xid), age(a.backend_xmin)), 0)::bigint AS behind,
         coalesce(a.backend_xid, a.backend_xmin)::text::bigint, false, 0::bigint,
-        (` + locksSQL + ` l.pid = a.pid)
+        (SELECT string_agg(DISTINCT l.name, chr(10)) FROM relations l WHERE l.granted AND l.pid = a.pid),
+        (SELECT string_agg(DISTINCT s.name, chr(10)) FROM strong s WHERE s.pid = a.pid),
+        EXISTS (SELECT FROM locks l WHERE l.pid = a.pid AND NOT l.granted),
+        (SELECT min(nullif(t.holder, 0)) FROM roots t WHERE t.pid = a.pid),
+        (SELECT count(DISTINCT c.pid) FROM chain c JOIN pg_stat_activity w ON w.pid = c.pid
+         WHERE c.holder = a.pid AND w.application_name IS DISTINCT FROM 'relay' AND w.application_name IS DISTINCT FROM current_setting('application_name'))::int
  FROM pg_stat_activity a LEFT JOIN pg_roles r ON r.oid = a.usesysid
  WHERE a.pid <> pg_backend_pid() AND a.backend_type IS DISTINCT FROM 'parallel worker'
-   AND (a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL AND (a.datid IS NULL OR a.datname = current_database()))
+   AND (a.backend_xid IS NOT NULL OR a.backend_xmin IS NOT NULL AND (a.datid IS NULL OR a.datname = current_database())
+     OR a.pid IN (SELECT holder FROM roots) OR a.pid IN (SELECT pid FROM strong))
    AND NOT EXISTS (SELECT FROM pg_stat_progress_vacuum v WHERE v.pid = a.pid)
- ORDER BY behind DESC, a.xact_start LIMIT $1::bigint)
+ ORDER BY a.pid IN (SELECT holder FROM roots) OR a.pid IN (SELECT pid FROM strong) DESC, behind DESC, a.xact_start LIMIT $1::bigint)
 UNION ALL
 (SELECT 'prepared transaction', p.gid, 0, p.database::text, p.owner::text, '',
         '', '', coalesce(r.rolsuper, false), false, p.database <> current_database(),
         NULL, p.prepared,
         (extract(epoch FROM clock_timestamp() - p.prepared) * 1000000)::bigint, NULL,
         age(p.transaction)::bigint AS behind, p.transaction::text::bigint, false, 0,
-        (` + locksSQL + ` l.pid IS NULL AND l.virtualtransaction IN (
-           SELECT t.virtualtransaction FROM pg_locks t WHERE t.pid IS NULL AND t.transactionid = p.transaction))
+        (SELECT string_agg(DISTINCT l.name, chr(10)) FROM relations l WHERE l.pid IS NULL AND l.virtualtransaction IN (
+           SELECT t.virtualtransaction FROM locks t WHERE t.pid IS NULL AND t.transactionid = p.transaction)),
+        (SELECT string_agg(DISTINCT l.name, chr(10)) FROM relations l WHERE l.strong AND l.pid IS NULL AND l.virtualtransaction IN (
+           SELECT t.virtualtransaction FROM locks t WHERE t.pid IS NULL AND t.transactionid = p.transaction)),
+        false, NULL, 0
  FROM pg_prepared_xacts p LEFT JOIN pg_roles r ON r.rolname = p.owner
  ORDER BY behind DESC, p.prepared LIMIT $1::bigint)
 UNION ALL
@@ -58,27 +93,22 @@ UNION ALL
         coalesce(greatest(age(s.xmin), age(s.catalog_xmin)), 0)::bigint AS behind,
         coalesce(s.xmin, s.catalog_xmin)::text::bigint, s.xmin IS NULL AND s.catalog_xmin IS NOT NULL,
         CASE WHEN NOT s.active AND NOT pg_is_in_recovery()
-          THEN pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn)::bigint ELSE 0 END, NULL
+          THEN pg_wal_lsn_diff(pg_current_wal_lsn(), s.restart_lsn)::bigint ELSE 0 END, NULL, NULL, false, NULL, 0
  FROM pg_replication_slots s LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
  WHERE s.wal_status IS DISTINCT FROM 'lost'
    AND (s.xmin IS NOT NULL OR s.catalog_xmin IS NOT NULL OR NOT s.active AND s.restart_lsn IS NOT NULL)
  ORDER BY behind DESC, s.slot_name LIMIT $1::bigint)
 ORDER BY 18, behind DESC, 14 DESC NULLS LAST`
 
-// locksSQL are the tables of this database in which a transaction holds locks that SELECT ... FOR UPDATE, INSERT, UPDATE and DELETE take. Which of them lock rows that wait,
-// pg_locks does not say: a row's lock is in the row. A relation of another database has no entry in pg_class that counts.
-const locksSQL = `SELECT string_agg(DISTINCT n.nspname || '.' || c.relname, chr(10))
-         FROM pg_locks l JOIN pg_class c ON c.oid = l.relation JOIN pg_namespace n ON n.oid = c.relnamespace
-         WHERE l.locktype = 'relation' AND l.granted AND l.mode <> 'AccessShareLock' AND c.relkind IN ('r', 'p')
-           AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
-           AND n.nspname <> 'pg_catalog' AND n.nspname !~ '^pg_t' AND`
+// Which rows are locked, pg_locks does not say: a row's lock is in the row. relations are the locks that SELECT ... FOR UPDATE, INSERT, UPDATE and DELETE take, and
+// stronger ones. A relation of another database has no entry in pg_class that counts.
 
 // maxBlockers bounds each kind.
 const maxBlockers = 100
 
 // Blockers returns what blocks vacuum now, furthest behind first, and last those that block it in
 // the catalogs only; at most a hundred of each kind. Neither this session nor one that only reads in
-// another database is among them. It reads none of the relay's tables.
+// another database is among them. Also among them are transactions that others wait for, or that keep others from inserting into a table. It reads none of the relay's tables.
 func Blockers(ctx context.Context, db *pg.DB) ([]buffer.VacuumBlocker, error) {
 	var all []buffer.VacuumBlocker
 	err := db.RoundTrip(ctx, []pg.Step{pg.ReadTx(db.StatementTimeout), {
@@ -90,6 +120,14 @@ func Blockers(ctx context.Context, db *pg.DB) ([]buffer.VacuumBlocker, error) {
 	}})
 	if err != nil {
 		return nil, fmt.Errorf("looking for vacuum blockers: %w", db.ConnectError(err))
+	}
+	for i := range all {
+		if b := &all[i]; b.Waits {
+			b.Fix = fmt.Sprintf("end what it waits for: SELECT pg_blocking_pids(%d) names it", b.PID)
+			if root := buffer.Root(all, b); root != nil {
+				b.Fix = root.Fix
+			}
+		}
 	}
 	return all, nil
 }
@@ -111,6 +149,10 @@ func readBlocker(v [][]byte) buffer.VacuumBlocker {
 	if v[19] != nil {
 		b.Locks = strings.Split(string(v[19]), "\n")
 	}
+	if v[20] != nil {
+		b.NoInserts = strings.Split(string(v[20]), "\n")
+	}
+	b.Waits, b.WaitsFor, b.Waiting = pg.ReadBool(v[21]), pg.ReadInt4(v[22]), pg.ReadInt4(v[23])
 	b.Fix = blockerFix(&b)
 	return b
 }
@@ -165,17 +207,25 @@ func (d *diagnosis) blockers(ctx context.Context, sees bool) {
 		return
 	}
 	found := false
-	var locker *buffer.VacuumBlocker
+	var locker, tableLocker *buffer.VacuumBlocker
 	if d.state != nil {
 		locker = buffer.Locker(all, d.state.Tables.Buffer)
+		if locked := buffer.TableLocker(all, LockableTables(d.state.Tables)...); locked != nil {
+			tableLocker = locked.Holder
+			if d.timeouts == nil { // otherwise they are explained by it
+				d.findings = append(d.findings, lockFinding(locked))
+			}
+		}
 	}
-	if locker != nil {
-		d.warn("row locks", locker.String()+", which is where the events wait. "+d.locksPrevent(ctx), locker.Fix)
+	if locker != nil && locker != tableLocker {
+		d.warn(buffer.RowLocks, locker.String()+", which is where the events wait. "+d.locksPrevent(ctx), locker.Fix)
 	}
 	for i := range all {
-		if b := &all[i]; b == locker {
+		switch b := &all[i]; {
+		case b == locker || b == tableLocker:
 			found = true
-		} else if b.Beyond(d.Policy.WarnAfter) {
+		case b.Waits && buffer.Root(all, b) != nil: // that is the cause
+		case b.Beyond(d.Policy.WarnAfter):
 			found = true
 			d.findings = append(d.findings, buffer.Finding{
 				Level: buffer.LevelWarning, Subject: about, Text: b.String(), Fix: b.Fix,
@@ -208,7 +258,7 @@ SELECT count(*)::text FROM outbox_batches WHERE buffer = $1 AND state = 'deliver
 // locksPrevent says what locks in the event table prevent: that events are deleted that were sent, that they are claimed, or both. Which rows are locked is not known.
 func (d *diagnosis) locksPrevent(ctx context.Context) string {
 	var says []string
-	d.query(ctx, "row locks", d.state.Tables.SQL(undeletedSQL), func(v []string) {
+	d.query(ctx, buffer.RowLocks, d.state.Tables.SQL(undeletedSQL), func(v []string) {
 		switch v[0] {
 		case "0":
 		case "1":

@@ -133,8 +133,8 @@ SELECT coalesce(pg_catalog.current_schema(), '')::pg_catalog.text`
 // its first, where CREATE TABLE would make it. All statements after that run with another search path.
 func (c Config) resolve(ctx context.Context, tx pgx.Tx) (Config, error) {
 	schema, table := pg.SplitTable(c.Table)
-	if schema != "" {
-		return c, nil
+	if err := c.refuseMissing(ctx, tx); err != nil || schema != "" {
+		return c, err
 	}
 	var err error
 	if c.onPath, err = catalog.SchemaOnPathTx(ctx, tx, table); err == nil && c.onPath == "" {
@@ -149,8 +149,28 @@ func (c Config) resolve(ctx context.Context, tx pgx.Tx) (Config, error) {
 	return c, err
 }
 
+// refuseMissing returns a buffer.ErrNotReady if a schema is named, and does not exist. That of a custom table's ledger is made.
+func (c Config) refuseMissing(ctx context.Context, tx pgx.Tx) error {
+	var missing catalog.Findings
+	table, _ := pg.SplitTable(c.Table)
+	archive, _ := pg.SplitTable(c.Archive)
+	for _, schema := range []string{table, c.Schema, archive} {
+		var lacks bool
+		if schema == "" || c.Custom && schema == c.Schema {
+			continue
+		}
+		if err := tx.QueryRow(ctx, schemaMissingSQL, schema).Scan(&lacks); err != nil {
+			return err
+		}
+		if lacks {
+			missing.AddNoSchema(schema)
+		}
+	}
+	return missing.Err()
+}
+
 const schemaMissingSQL = `
-SELECT NOT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1)`
+SELECT NOT EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1)`
 
 // schemaMissing reports whether the schema that is named for a custom table's ledger must be
 // made. CREATE SCHEMA IF NOT EXISTS needs a privilege even if the schema exists.
