@@ -74,3 +74,49 @@ func TestStatus_RowLocks(t *testing.T) {
 	r.signal(syscall.SIGTERM)
 	testkit.Equal(t, "exit status", r.exit(), 0)
 }
+
+// A transaction that has locked the event table lets everybody read, and nobody insert: status and doctor name it, and not the application's transaction that waits for it.
+func TestStatus_TableLocked(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	path := limited(t, db, "stdout:")
+	holder, err := pgx.Connect(t.Context(), db.url)
+	testkit.NoError(t, err)
+	t.Cleanup(func() { _ = holder.Close(context.WithoutCancel(t.Context())) })
+	victim, err := pgx.Connect(t.Context(), db.url)
+	testkit.NoError(t, err)
+	t.Cleanup(func() { _ = victim.Close(context.WithoutCancel(t.Context())) })
+	exec := func(conn *pgx.Conn, sql string) {
+		t.Helper()
+		_, err := conn.Exec(t.Context(), sql)
+		testkit.NoError(t, err)
+	}
+	exec(holder, "SET application_name = 'schema-change'")
+	exec(holder, "BEGIN")
+	exec(holder, "LOCK TABLE outbox_events IN SHARE MODE")
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_, err := victim.Exec(context.WithoutCancel(t.Context()), "INSERT INTO outbox_events (topic, payload) VALUES ('t', '{}')")
+		testkit.NoError(t, err)
+	}()
+	end := fmt.Sprintf(" > SELECT pg_terminate_backend(%d) -- as a superuser", holder.PgConn().PID())
+	testkit.Eventually(t, func() error {
+		got := do(t, nil, "status", "-c", path)
+		_, line, _ := strings.Cut(got.stdout, "orders: table public.outbox_events is locked: statements wait for pid ")
+		line, _, _ = strings.Cut(line, "\n")
+		if !strings.Contains(line, `application "schema-change"`) || !strings.Contains(line, "the application cannot insert events until it ends") || !strings.Contains(line, end) {
+			return fmt.Errorf("status prints %s%s", got.stdout, got.stderr)
+		}
+		if got := do(t, nil, "status", "-c", path, "--json"); !strings.Contains(got.stdout, `"waiting": 1`) {
+			return fmt.Errorf("status prints %s", got.stdout)
+		}
+		return nil
+	})
+	says := fmt.Sprint(doctorJSON(t, path, 1))
+	if !strings.Contains(says, "table public.outbox_events is locked") || strings.Contains(says, fmt.Sprintf("pg_terminate_backend(%d)", victim.PgConn().PID())) {
+		t.Errorf("doctor prints %s", says)
+	}
+	exec(holder, "ROLLBACK")
+	<-done
+}
