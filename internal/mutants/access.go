@@ -12,7 +12,7 @@ var accessMutants = []mutant{
 	{
 		name: "each user has a diagnosis of their own",
 		file: "internal/console/doctor.go",
-		old:  "again && age > doctorPause",
+		old:  "(again || d.state != state) && age > doctorPause",
 		new:  "again",
 		pkg:  "./internal/console", test: "TestDoctor_Cost",
 	},
