@@ -514,7 +514,7 @@ func TestBlockers_Waiting(t *testing.T) {
 			t.Parallel()
 			p := newDoctorDB(t, testserver.OwnPostgres(t, testserver.PostgresOptions{}).URL)
 			p.exec("CREATE TABLE invoices (id int PRIMARY KEY); INSERT INTO invoices VALUES (1)")
-			b := opened(t, p.url, buffer.SupervisorPolicy{})
+			b := opened(t, p.url, buffer.SupervisorPolicy{WarnAfter: time.Nanosecond})
 			if err := b.Check(t.Context()); err != nil {
 				t.Fatal(err)
 			}
