@@ -73,7 +73,7 @@ func (w *Worker) judge(ctx context.Context, l *buffer.Lease, r result, began tim
 	switch why, all := r.refusal(); {
 	case all && why != nil:
 		started := false
-		if r.others, r.hold, started = w.refusals.refused(l, r.each != nil || r.split != nil, why); started {
+		if r.others, r.hold, started = w.refusals.refused(l, r.each != nil || r.split != nil, why, began); started {
 			const then = ", trying one batch at a time; each refusal counts as one of max_attempts; "
 			what, others := w.refusals.refuses()
 			check := "check the sink's settings"

@@ -60,9 +60,11 @@ type refusals struct {
 
 // refusal is that of a batch, or of the batch that it was a part of.
 type refusal struct {
-	at   time.Time
-	root uuid.UUID // the batch that it was a part of at first
-	held bool
+	at time.Time
+	// otherAt is when it was known that the sink had accepted another batch, in a send that began after this refusal; zero: not known.
+	otherAt time.Time
+	root    uuid.UUID // the batch that it was a part of at first
+	held    bool
 	// alone: its event was, or each of its events was named.
 	alone bool
 	// sibling is the other half of the batch that was halved; lastLeft: it was accepted, so the bad event is in this one.
@@ -107,6 +109,12 @@ func (d *refusals) accepted(l *buffer.Lease, all bool, began time.Time) (ended, 
 	if began.After(d.acceptedAt) {
 		d.acceptedAt = began
 	}
+	for id, one := range d.batches {
+		if one.otherAt.IsZero() && !began.Before(one.at) {
+			one.otherAt = time.Now()
+			d.batches[id] = one
+		}
+	}
 	if d.row > 0 && began.Before(d.rowSince) { // the sink may have changed its mind since
 		return false, release
 	}
@@ -132,7 +140,7 @@ func (d *refusals) accepted(l *buffer.Lease, all bool, began time.Time) (ended, 
 // refused counts a batch of which nothing was accepted and something was refused for good. others reports whether
 // the sink accepts others, so that the events are to blame; hold: the batch must not be halved; began: from
 // now on the sink refuses everything, or it is clear from now on that these are not a few events.
-func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold, began bool) {
+func (d *refusals) refused(l *buffer.Lease, named bool, why error, sent time.Time) (others, hold, began bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	now, n := time.Now(), l.Len()
@@ -140,7 +148,8 @@ func (d *refusals) refused(l *buffer.Lease, named bool, why error) (others, hold
 	alone := n == 1 || named
 	d.search.refused(known, n)
 	// Not the sibling of a bad event: the sink may have changed its mind while the batch was halved.
-	if before.lastLeft || known && !d.acceptedAt.Before(before.at) && (!alone || before.alone) {
+	// Nor one whose send, begun at sent, was under way when the other one was accepted.
+	if before.lastLeft || known && !before.otherAt.IsZero() && !sent.Before(before.otherAt) && (!alone || before.alone) {
 		return true, false, false
 	}
 	if d.row++; d.row == 1 {

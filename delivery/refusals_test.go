@@ -767,6 +767,46 @@ func TestRefusal(t *testing.T) {
 		}
 	})
 
+	// The second refusal of an event was under way when the sink accepted another one: it may accept this one, too, from then on.
+	run("WhileAnotherIsAccepted", func(t *testing.T) {
+		for _, stillRefuses := range []bool{false, true} {
+			l := newLedger(nil, refusesAll)
+			l.put(1)
+			l.next(t) // it is held
+			bad := l.batches[0].Lease
+			<-time.After(10 * time.Second)
+			answered, send := make(chan struct{}), l.send
+			l.send = func(ctx context.Context, b *buffer.Batch) error {
+				if b.Events[0].ID == 1 {
+					<-answered
+					return sink.Permanent(errBad)
+				}
+				return send(ctx, b)
+			}
+			done := make(chan error)
+			go func() {
+				_, err := l.Work(t.Context(), t.Context(), bad, nil, nil)
+				done <- err
+			}()
+			synctest.Wait()
+			l.answer = func([]int64) error { return nil }
+			_, _, err := l.work(t, newLease(2))
+			expectError(t, err, nil)
+			close(answered)
+			expectError(t, <-done, nil)
+			if o := l.settled[len(l.settled)-1]; o.Verdict != buffer.Retry {
+				t.Fatalf("%v", describe(l.settled))
+			} else if bad.Attempts, bad.GroupID = o.Attempts, o.GroupID; !stillRefuses {
+				l.send = send
+			}
+			<-time.After(10 * time.Second)
+			_, _, err = l.work(t, bad)
+			expectError(t, err, nil)
+			want := map[bool]buffer.Verdict{false: buffer.Delivered, true: buffer.Dead}[stillRefuses]
+			expect(t, "verdict", l.settled[len(l.settled)-1].Verdict, want)
+		}
+	})
+
 	// The sink refused several batches before it was clear that it refuses everything: it is asked again.
 	run("OfSeveralBatchesIsDoubted", func(t *testing.T) {
 		l := newLedger(nil, refusesAll)

@@ -45,6 +45,13 @@ var deadLetterMutants = []mutant{
 		pkg:  "./delivery", test: "TestPoison_NotConfirmedByAFailingServer",
 	},
 	{
+		name: "a refusal that was under way when another event was accepted blames its event",
+		file: "delivery/refusals.go",
+		old:  "&& !sent.Before(before.otherAt) &&",
+		new:  "&& !sent.IsZero() &&",
+		pkg:  "./delivery", test: "TestRefusal$/WhileAnotherIsAccepted",
+	},
+	{
 		name: "retries take all workers while batches wait that no worker has leased",
 		file: "distributor/tickets.go",
 		old:  "return d.dueOut-d.unsentOut >= tickets/2",
