@@ -58,18 +58,18 @@ func (w *Worker) deferProbe(l *buffer.Lease, address string) []buffer.Outcome {
 
 // passedOver lets a batch wait for a moment as it is, or until the sink accepts events again. The error is read later, and while another relay may have delivered
 // events: it does not say that the sink accepts nothing.
-func passedOver(l *buffer.Lease, wait time.Duration, refusal error) buffer.Outcome {
+func passedOver(l *buffer.Lease, wait time.Duration, why error) buffer.Outcome {
 	return buffer.Outcome{
 		Verdict: buffer.Retry, GroupID: l.GroupID, Attempts: l.Attempts, Outages: l.Outages, Address: new(string), After: wait,
-		Error: "not sent, because another one was tried first after this refusal: " + refusal.Error(),
+		Error: "not sent, because another one is tried first after this: " + why.Error(),
 	}
 }
 
 // tryOne makes a batch of one event, due at once, and lets the others wait like a batch that is passed over. The event is drawn: the bad one may be the first of each batch, or the last.
-func tryOne(l *buffer.Lease, wait time.Duration, refusal error) []buffer.Outcome {
+func tryOne(l *buffer.Lease, wait time.Duration, why error) []buffer.Outcome {
 	ids := l.IDs()
 	i := rand.IntN(len(ids))
-	rest := passedOver(l, wait, refusal)
+	rest := passedOver(l, wait, why)
 	rest.IDs, rest.GroupID = slices.Concat(ids[:i], ids[i+1:]), buffer.NewGroupID()
 	return []buffer.Outcome{sendNow(l, ids[i:i+1], ""), rest}
 }

@@ -767,6 +767,27 @@ func TestRefusal(t *testing.T) {
 		}
 	})
 
+	// What waits after an outage does not name the refusal before it.
+	run("OfEverythingThenAnOutage", func(t *testing.T) {
+		l := newLedger(nil, refusesAll)
+		l.put(1)
+		l.drain(t)
+		l.wait()
+		l.drain(t)
+		for answer, want := range map[error]string{sink.Permanent(errBad): errBad.Error(), sink.Unavailable(errDown): errDown.Error()} {
+			l.answer = func([]int64) error { return answer }
+			<-time.After(10 * time.Second)
+			_, _, err := l.work(t, newLease(2))
+			expectError(t, err, nil)
+			<-time.After(10 * time.Second)
+			_, _, err = l.work(t, leaseOf(buffer.NewGroupID(), []int64{3, 4}))
+			expectError(t, err, nil)
+			if len(l.settled) != 2 || !strings.HasSuffix(l.settled[1].Error, ": "+want) {
+				t.Errorf("%s: %+v", want, l.settled)
+			}
+		}
+	})
+
 	// The second refusal of an event was under way when the sink accepted another one: it may accept this one, too, from then on.
 	run("WhileAnotherIsAccepted", func(t *testing.T) {
 		for _, stillRefuses := range []bool{false, true} {

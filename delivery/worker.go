@@ -275,7 +275,7 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 		return attempt{outcomes: outcomes, deferred: true, unsent: true}, nil
 	}
 	if wait, err := w.refusals.passesOver(l); err != nil {
-		return attempt{outcomes: []buffer.Outcome{passedOver(l, wait, err)}, deferred: true, unsent: true, passed: true}, nil
+		return attempt{outcomes: []buffer.Outcome{passedOver(l, wait, w.latest(err))}, deferred: true, unsent: true, passed: true}, nil
 	}
 	if r := w.refusals.decided(l); r != nil {
 		was := *l
@@ -285,7 +285,7 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 		return attempt{outcomes: outcomes, unsent: true}, nil
 	}
 	if wait, err := w.refusals.triesOne(l); err != nil && !w.policy.ordered {
-		return attempt{outcomes: tryOne(l, wait, err), deferred: true, unsent: true, tried: true}, nil
+		return attempt{outcomes: tryOne(l, wait, w.latest(err)), deferred: true, unsent: true, tried: true}, nil
 	}
 	w.refusals.sending(l.GroupID, true)
 	r, began, ok := w.send(ctx, l)
@@ -518,6 +518,14 @@ func (w *Worker) LastOutage() error {
 		return *err
 	}
 	return nil
+}
+
+// latest returns why the last send delivered nothing, if that was an outage: the refusal before may be over, although this process has had nothing accepted since.
+func (w *Worker) latest(refusal error) error {
+	if outage := w.LastOutage(); outage != nil {
+		return outage
+	}
+	return refusal
 }
 
 // noteOutage keeps the result of a send for LastOutage.

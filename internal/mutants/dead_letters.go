@@ -215,8 +215,8 @@ var deadLetterMutants = []mutant{
 	{
 		name: "a success between two halves buries the second",
 		file: "delivery/refusals.go",
-		old:  "!d.acceptedAt.Before(before.at) && (!alone || before.alone) {",
-		new:  "!d.acceptedAt.Before(before.at) {",
+		old:  "!sent.Before(before.otherAt) && (!alone || before.alone) {",
+		new:  "!sent.Before(before.otherAt) {",
 		pkg:  "./delivery", test: "TestRefusal$",
 	},
 	{
