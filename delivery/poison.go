@@ -102,7 +102,7 @@ func (d *poisonDetector) record(groupID uuid.UUID, address string, kind outageKi
 	}
 	if again && accepted <= 2*others { // all batches meet the outage, or several bad ones do
 		last.evidence += evidence(before.accepted-last.seen.accepted, before.failed-last.seen.failed)
-		last.seen = now
+		last.seen, last.since = now, time.Now()
 		if last.evidence < enoughEvidence {
 			last.own++
 			d.batches[groupID] = last

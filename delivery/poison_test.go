@@ -195,22 +195,29 @@ func TestPoison_SeveralBatches(t *testing.T) {
 		bad, rounds int
 		goods       func(n int) error // what a good batch of round n meets
 		within      bool
+		pause       time.Duration
 	}{
-		"two":  {2, 30, func(int) error { return nil }, true},
-		"five": {5, 120, func(int) error { return nil }, true},
+		"two":  {2, 30, func(int) error { return nil }, true, 2 * time.Second},
+		"five": {5, 120, func(int) error { return nil }, true, 2 * time.Second},
 		"two, and few good ones": {2, 120, func(n int) error {
 			if n%3 == 0 {
 				return nil
 			}
 			return errSkip
-		}, true},
-		"two, and the sink is away": {2, 200, func(int) error { return fails }, false},
+		}, true, 2 * time.Second},
+		"two, and little else for hours": {2, 80, func(n int) error {
+			if n%2 == 0 {
+				return nil
+			}
+			return fails // once
+		}, true, 12 * time.Minute},
+		"two, and the sink is away": {2, 200, func(int) error { return fails }, false, 2 * time.Second},
 		"the sink accepts one in ten": {5, 40, func(n int) error {
 			if n%10 == 0 {
 				return nil
 			}
 			return fails
-		}, false},
+		}, false, 2 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -232,7 +239,7 @@ func TestPoison_SeveralBatches(t *testing.T) {
 						}
 						b.Outages++
 					}
-					<-time.After(2 * time.Second)
+					<-time.After(c.pause)
 					good := to("x")
 					good.Events[0] = outbox.Event{ID: 900 + int64(n), Topic: "x"}
 					if answer := c.goods(n); !errors.Is(answer, errSkip) {
