@@ -61,7 +61,8 @@ func TestCheck_Missing(t *testing.T) {
 				"table outbox_dead_letters does not exist", "relay migrate -c relay.yaml",
 			},
 		},
-		"another table": {table: "shop.events", says: []string{`table "shop"."events" does not exist`, "relay migrate"}},
+		"another table":  {table: "public.others", says: []string{`table public."others" does not exist`, "relay migrate"}},
+		"another schema": {table: "shop.events", says: []string{`schema "shop" does not exist: CREATE SCHEMA "shop"`}},
 		"two columns": {
 			damage: "ALTER TABLE outbox_events DROP COLUMN headers; ALTER TABLE outbox_batches DROP COLUMN origins",
 			says:   []string{"table public.outbox_events has no column headers: ALTER TABLE public.outbox_events ADD COLUMN IF NOT EXISTS headers json", "table public.outbox_batches has no column origins, which relay migrate adds: ALTER TABLE"},
