@@ -187,7 +187,7 @@ func TestPoison_ProgramAndOutage(t *testing.T) {
 }
 
 // TestPoison_SeveralBatches: of two bad batches and a few good ones, the retries of the bad ones outnumber what is accepted. Both are halved. While the sink fails for most
-// sends, whoever sends, no batch is.
+// sends, no batch is.
 func TestPoison_SeveralBatches(t *testing.T) {
 	t.Parallel()
 	fails, errSkip := sink.MaybePoison(errors.New("500 Internal Server Error")), errors.New("none is sent")
