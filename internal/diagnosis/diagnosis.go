@@ -5,6 +5,7 @@ package diagnosis
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 	"strings"
 	"sync"
@@ -95,7 +96,7 @@ func Run(ctx context.Context, cfg *config.Config, pipelines []*config.Runtime, o
 				databases <- struct{}{}
 				defer func() { <-databases }()
 				return limited(ctx, func(ctx context.Context) []buffer.Finding {
-					return slices.Concat(rowLocks(ctx, &cfg.Pipelines[i], opened.Buffer), events(ctx, opened), kept(ctx, &cfg.Pipelines[i], opened.Buffer), forgottenArchive(ctx, opened.Buffer), relays(ctx, &cfg.Pipelines[i], opened.Buffer, o.LocalRelay))
+					return database(ctx, &cfg.Pipelines[i], opened, o.LocalRelay)
 				})
 			}})
 		for _, s := range opened.Sinks {
@@ -150,6 +151,26 @@ func Run(ctx context.Context, cfg *config.Config, pipelines []*config.Runtime, o
 		d.Databases = blockers(ctx, cfg, pipelines, o)
 	}
 	return d
+}
+
+// database examines the tables of a pipeline, and what relays wrote there. What else cannot be read, the buffer's own findings explain.
+func database(ctx context.Context, p *config.Pipeline, opened *config.Runtime, local func(context.Context, string) string) []buffer.Finding {
+	findings := opened.Buffer.Diagnose(ctx)
+	status, err := opened.Buffer.Status(ctx)
+	if locked, ok := errors.AsType[*buffer.LockedError](err); ok { // a look at the tables would wait
+		if !slices.ContainsFunc(findings, func(f buffer.Finding) bool { return f.Subject == buffer.TableLock }) {
+			findings = append(findings, buffer.Finding{Level: buffer.LevelError, Subject: buffer.TableLock, Text: locked.Text, Fix: locked.Fix})
+		}
+		return findings
+	}
+	if err == nil {
+		rowLocks(p, &status, findings)
+	}
+	findings = slices.Concat(findings, events(ctx, opened), kept(ctx, p, opened.Buffer), forgottenArchive(ctx, opened.Buffer))
+	if err == nil {
+		findings = append(findings, relays(ctx, p, &status, local)...)
+	}
+	return findings
 }
 
 // blockers asks each database that knows them, one after the other.

@@ -1,7 +1,6 @@
 package diagnosis
 
 import (
-	"context"
 	"slices"
 
 	"github.com/outboxrelay/relay/internal/admin"
@@ -9,18 +8,13 @@ import (
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
-// rowLocks returns what the buffer finds. A transaction with locks in the event table is a problem while events wait for it, as the console says.
-func rowLocks(ctx context.Context, p *config.Pipeline, b buffer.Buffer) []buffer.Finding {
-	findings := b.Diagnose(ctx)
+// rowLocks makes a transaction with locks in the event table a problem while events wait for it, as the console says.
+func rowLocks(p *config.Pipeline, status *buffer.Status, findings []buffer.Finding) {
 	i := slices.IndexFunc(findings, func(f buffer.Finding) bool { return f.Subject == buffer.RowLocks && f.Level == buffer.LevelWarning })
 	if i < 0 {
-		return findings
+		return
 	}
-	status, err := b.Status(ctx)
-	if err != nil { // other findings say why
-		return findings
-	}
-	report := admin.NewPipelineReport(p.Name, p.MaxWaiting, p.SinkNames(), notifies(p), status, func(text string) string { return text })
+	report := admin.NewPipelineReport(p.Name, p.MaxWaiting, p.SinkNames(), notifies(p), *status, func(text string) string { return text })
 	if p.Scheduled() {
 		report.SetScheduled()
 	}
@@ -28,5 +22,4 @@ func rowLocks(ctx context.Context, p *config.Pipeline, b buffer.Buffer) []buffer
 	if report.LockKeepsEvents() {
 		findings[i].Level = buffer.LevelError
 	}
-	return findings
 }

@@ -11,13 +11,9 @@ import (
 )
 
 // relays adds what the running relays say of themselves. A sink that can be reached may still refuse everything, which only
-// those know who send to it. It returns nothing if the status cannot be read: the buffer's own findings say why. local is [Options.LocalRelay].
-func relays(ctx context.Context, p *config.Pipeline, b buffer.Buffer, local func(context.Context, string) string) (findings []buffer.Finding) {
+// those know who send to it. local is [Options.LocalRelay].
+func relays(ctx context.Context, p *config.Pipeline, status *buffer.Status, local func(context.Context, string) string) (findings []buffer.Finding) {
 	const about = "relays"
-	status, err := b.Status(ctx)
-	if err != nil {
-		return nil
-	}
 	notReady, running := admin.NotReady(status.Relays, p.SinkNames(), func(r *buffer.Relay) string { return r.NotReady })
 	for i := range notReady {
 		n := &notReady[i]
@@ -37,7 +33,7 @@ func relays(ctx context.Context, p *config.Pipeline, b buffer.Buffer, local func
 	for _, n := range admin.Notices(status.Relays, p.SinkNames()) {
 		findings = append(findings, buffer.Finding{Level: buffer.LevelWarning, Subject: about, Text: n.String()})
 	}
-	report := admin.NewPipelineReport(p.Name, p.MaxWaiting, p.SinkNames(), notifies(p), status, func(text string) string { return text })
+	report := admin.NewPipelineReport(p.Name, p.MaxWaiting, p.SinkNames(), notifies(p), *status, func(text string) string { return text })
 	for i := range report.Pauses {
 		text, fix, _ := strings.Cut(report.Pauses[i].Text(p.Name), ". > ")
 		findings = append(findings, buffer.Finding{Level: buffer.LevelWarning, Subject: about, Text: text, Fix: fix})
@@ -63,7 +59,7 @@ func relays(ctx context.Context, p *config.Pipeline, b buffer.Buffer, local func
 			About: fmt.Sprint("ended ", running == 0, admin.GoneNames(gone)), // the ages in the text differ
 		})
 	}
-	findings = append(findings, admin.Unserved(&status, p.SinkNames())...)
+	findings = append(findings, admin.Unserved(status, p.SinkNames())...)
 	says := ""
 	if running == 0 && local != nil {
 		says = local(ctx, p.Name)

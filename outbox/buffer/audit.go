@@ -68,6 +68,9 @@ type Finding struct {
 // RowLocks is the Subject of a transaction that holds locks in the event table.
 const RowLocks = "row locks"
 
+// TableLock is the Subject of a transaction that has locked a table of the relay as a whole; see [LockedError].
+const TableLock = "table lock"
+
 // Level is how bad a [Finding] is.
 type Level uint8
 

@@ -18,6 +18,7 @@ import (
 	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/internal/testserver"
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/outbox/buffertest"
 	"github.com/outboxrelay/relay/outbox/postgres"
 	"github.com/outboxrelay/relay/outbox/postgres/internal/pg"
 )
@@ -577,7 +578,7 @@ func TestBlockers_Waiting(t *testing.T) {
 						named = append(named, fmt.Sprint(f.Level, " ", f.Subject))
 					}
 				}
-				if diff := cmp.Diff([]string{fmt.Sprint(buffer.LevelError, " tables")}, named); diff != "" {
+				if diff := cmp.Diff([]string{fmt.Sprint(buffer.LevelError, " ", buffer.TableLock)}, named); diff != "" {
 					return errors.New("doctor: " + diff)
 				}
 				return nil
@@ -615,4 +616,26 @@ func TestBlockers_WaitsForPrepared(t *testing.T) {
 	if got := buffer.TableLocker(all, b.BufferTable()); got == nil || got.Holder.Name != "half" || got.Fix != "ROLLBACK PREPARED 'half'" {
 		t.Errorf("the table is locked by %+v", got)
 	}
+}
+
+// TestDiagnose_LocksBehind: the transaction with locks in the event table waits for another one that has none there.
+func TestDiagnose_LocksBehind(t *testing.T) {
+	t.Parallel()
+	p := newMigratedDB(t, buffertest.Options{})
+	role := p.asRole(t, "relay_", "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA public", "GRANT USAGE ON ALL SEQUENCES IN SCHEMA public")
+	shop := session(t, p.url, "shop", "CREATE TABLE invoices (id int)", "BEGIN", "INSERT INTO outbox_events (topic, payload) VALUES ('t', '{}')")
+	holder := session(t, p.url, "report", "BEGIN", "LOCK TABLE invoices IN SHARE MODE")
+	waits(t, newDoctorDB(t, p.url), shop, "INSERT INTO invoices VALUES (1)")
+	b := opened(t, role, buffer.SupervisorPolicy{}) // does not see ages, so that nothing is too young
+	for _, f := range b.Diagnose(t.Context()) {
+		if f.Subject != buffer.RowLocks {
+			continue
+		}
+		says := fmt.Sprintf(`Pid %d (application "shop") waits for it, and holds locks in table public.outbox_events, which is where the events wait`, pid(shop))
+		if !strings.Contains(f.Text, fmt.Sprintf("pid %d", pid(holder))) || !strings.Contains(f.Text, says) {
+			t.Errorf("doctor says %+v", f)
+		}
+		return
+	}
+	t.Error("doctor says nothing of locks")
 }

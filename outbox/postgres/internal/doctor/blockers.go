@@ -213,16 +213,16 @@ func (d *diagnosis) blockers(ctx context.Context, sees bool) {
 		if locked := buffer.TableLocker(all, LockableTables(d.state.Tables)...); locked != nil {
 			tableLocker = locked.Holder
 			if d.timeouts == nil { // otherwise they are explained by it
-				d.findings = append(d.findings, lockFinding(locked))
+				d.findings = append(d.findings, d.lockFinding(locked))
 			}
 		}
 	}
 	if locker != nil && locker != tableLocker {
-		d.warn(buffer.RowLocks, locker.String()+", which is where the events wait. "+d.locksPrevent(ctx), locker.Fix)
+		d.warn(buffer.RowLocks, d.holds(all, locker)+", which is where the events wait. "+d.locksPrevent(ctx), locker.Fix)
 	}
 	for i := range all {
 		switch b := &all[i]; {
-		case b == locker || b == tableLocker:
+		case b == locker || b == tableLocker || d.locked != nil && b.PID == d.locked.Holder.PID && b.Name == d.locked.Holder.Name:
 			found = true
 		case b.Waits && buffer.Root(all, b) != nil: // that is the cause
 		case b.Beyond(d.Policy.WarnAfter):
@@ -250,6 +250,20 @@ func (d *diagnosis) blockers(ctx context.Context, sees bool) {
 	default:
 		d.ok(about, "nothing older than "+d.Policy.WarnAfter.String()+" that this role sees blocks vacuum")
 	}
+}
+
+// holds says which transaction holds locks in the event table: locker, or one that waits for it.
+func (d *diagnosis) holds(all []buffer.VacuumBlocker, locker *buffer.VacuumBlocker) string {
+	table := d.state.Tables.Buffer
+	if slices.Contains(locker.Locks, table) {
+		return locker.String()
+	}
+	for i := range all {
+		if b := &all[i]; slices.Contains(b.Locks, table) && buffer.Root(all, b) == locker {
+			return fmt.Sprintf("%s. Pid %d (application %q) waits for it, and holds locks in table %s", locker, b.PID, b.Application, table)
+		}
+	}
+	return locker.String()
 }
 
 const undeletedSQL = `

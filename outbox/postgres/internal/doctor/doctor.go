@@ -55,6 +55,13 @@ type State struct {
 // Diagnose returns findings, also about what is OK.
 func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 	d := diagnosis{Config: c}
+	if !d.server(ctx) {
+		return d.findings
+	}
+	if d.noReads(ctx) {
+		d.blockers(ctx, d.privileges(ctx))
+		return d.findings
+	}
 	d.run(ctx)
 	d.explainTimeouts(ctx)
 	return d.findings
@@ -62,9 +69,6 @@ func Diagnose(ctx context.Context, c Config) []buffer.Finding {
 
 func (d *diagnosis) run(ctx context.Context) {
 	c := &d.Config
-	if !d.server(ctx) {
-		return
-	}
 	application := d.tables(ctx)
 	schema, name := c.Table()
 	events, err := catalog.Find(ctx, c.DB, schema, name)
@@ -117,8 +121,9 @@ func (d *diagnosis) run(ctx context.Context) {
 // diagnosis collects findings.
 type diagnosis struct {
 	Config
-	state    *State // nil if tables are missing
-	started  string // when the server did, which tells it from others
+	state    *State              // nil if tables are missing
+	started  string              // when the server did, which tells it from others
+	locked   *buffer.LockedError // nothing can read a table
 	findings []buffer.Finding
 	timeouts []int // the findings that say no more than that a statement took too long
 }

@@ -3,7 +3,9 @@ package doctor
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -114,21 +116,53 @@ func locked(ctx context.Context, db *pg.DB, modes []string, schema, name, ledger
 }
 
 // lockFinding is what doctor says of a locked table.
-func lockFinding(e *buffer.LockedError) buffer.Finding {
-	return buffer.Finding{Level: buffer.LevelError, Subject: "tables", Text: e.Text, Fix: e.Fix}
+func (d *diagnosis) lockFinding(e *buffer.LockedError) buffer.Finding {
+	return buffer.Finding{Level: buffer.LevelError, Subject: buffer.TableLock, Text: e.Text, Fix: e.Fix, About: fmt.Sprint(d.started, " ", e.Table, " ", e.Holder.PID, " ", e.Holder.Name)}
 }
 
-// explainTimeouts replaces what took too long by the lock that it waited for, if there is one.
+// lockLasts is for how long a table is locked at least that nobody can read: most such locks are over by then.
+const lockLasts = time.Second
+
+// noReads adds the transaction that lets nobody read a table of the relay. Every other look at these tables would wait for it.
+func (d *diagnosis) noReads(ctx context.Context) bool {
+	schema, name := d.Table()
+	look := func() *buffer.LockedError { return LockedForReads(ctx, d.DB, schema, name, d.LedgerSchema) }
+	first := look()
+	if first == nil {
+		return false
+	}
+	select {
+	case <-time.After(lockLasts):
+	case <-ctx.Done():
+		return false
+	}
+	d.locked = look()
+	if d.locked == nil || d.locked.Holder.PID != first.Holder.PID || d.locked.Holder.Name != first.Holder.Name {
+		d.locked = nil
+		return false
+	}
+	f := d.lockFinding(d.locked)
+	f.Text += "; the relay's tables were not examined, because that would wait, too"
+	d.findings = append(d.findings, f)
+	return true
+}
+
+// explainTimeouts replaces what took too long by the lock that it waited for, if there is one. Otherwise the first stands for all.
 func (d *diagnosis) explainTimeouts(ctx context.Context) {
 	if d.timeouts == nil {
 		return
 	}
+	first := &d.findings[d.timeouts[0]]
 	schema, name := d.Table()
-	locked := Locked(context.WithoutCancel(ctx), d.DB, schema, name, d.LedgerSchema)
-	if locked == nil {
-		return
+	if locked := Locked(context.WithoutCancel(ctx), d.DB, schema, name, d.LedgerSchema); locked != nil {
+		*first = d.lockFinding(locked)
+	} else if len(d.timeouts) > 1 {
+		var more []string
+		for _, i := range d.timeouts[1:] {
+			more = append(more, d.findings[i].Subject)
+		}
+		first.Text += "; nor was there time for: " + strings.Join(slices.Compact(more), ", ")
 	}
-	d.findings[d.timeouts[0]] = lockFinding(locked)
 	for _, i := range slices.Backward(d.timeouts[1:]) {
 		d.findings = slices.Delete(d.findings, i, i+1)
 	}

@@ -65,13 +65,7 @@ func (b *Base) Own(ctx context.Context, t *Tables) error {
 
 // LookElsewhere looks for another ledger in this database in which a pipeline owns the buffer. Claims and counts return the conflict.
 func (b *Base) LookElsewhere(ctx context.Context, t *Tables) error {
-	var (
-		ledgers  []string
-		conflict *ownership.Error
-	)
-	read := func(sql string, row func([][]byte) error, args ...string) error {
-		return b.DB.Transact(ctx, pg.ReadTx(b.DB.StatementTimeout), pg.Step{SQL: sql, Args: args, Row: row})
-	}
+	var conflict *ownership.Error
 	err := b.DB.Transact(ctx, pg.ReadTx(b.DB.StatementTimeout), pg.Step{SQL: OtherLedgerSQL, Args: []string{t.Events, t.Schema}, Row: func(v [][]byte) error {
 		conflict = b.MovedTo(t, string(v[0]))
 		return nil
@@ -83,24 +77,36 @@ func (b *Base) LookElsewhere(ctx context.Context, t *Tables) error {
 		b.Ownership.SawElsewhere(conflict)
 		return nil
 	}
-	err = read(OtherLedgersSQL, func(v [][]byte) error {
-		ledgers = append(ledgers, string(v[0]))
-		return nil
-	}, t.SQL("outbox_buffers"), t.Events)
-	for _, name := range ledgers {
-		if err != nil {
-			break
-		}
-		err = read("SELECT pipeline, owned_since FROM "+name+" WHERE buffer = $1 AND pipeline IS NOT NULL", func(v [][]byte) error {
-			conflict = &ownership.Error{Buffer: t.Buffer, Owner: string(v[0]), Pipeline: b.Pipeline, Since: pg.ReadTime(v[1]), Ledger: name}
-			return nil
-		}, t.Buffer)
-	}
+	err = b.otherOwners(ctx, t, t.Events, t.Buffer, func(ledger, owner string, since time.Time) {
+		conflict = &ownership.Error{Buffer: t.Buffer, Owner: owner, Pipeline: b.Pipeline, Since: since, Ledger: ledger}
+	})
 	if err != nil {
 		return b.Explain(ctx, "looking for other ledgers", err)
 	}
 	b.Ownership.SawElsewhere(conflict)
 	return nil
+}
+
+// otherOwners calls found for each ledger of another schema in which a pipeline owns a table, "schema.table". events is its quoted name.
+func (b *Base) otherOwners(ctx context.Context, t *Tables, events, table string, found func(ledger, owner string, since time.Time)) error {
+	var ledgers []string
+	read := func(sql string, row func([][]byte) error, args ...string) error {
+		return b.DB.Transact(ctx, pg.ReadTx(b.DB.StatementTimeout), pg.Step{SQL: sql, Args: args, Row: row})
+	}
+	err := read(OtherLedgersSQL, func(v [][]byte) error {
+		ledgers = append(ledgers, string(v[0]))
+		return nil
+	}, t.SQL("outbox_buffers"), events)
+	for _, name := range ledgers {
+		if err != nil {
+			break
+		}
+		err = read("SELECT pipeline, owned_since FROM "+name+" WHERE buffer = $1 AND pipeline IS NOT NULL", func(v [][]byte) error {
+			found(name, string(v[0]), pg.ReadTime(v[1]))
+			return nil
+		}, table)
+	}
+	return err
 }
 
 // Other tables whose buffers the pipeline owns and no relay that runs sends from. Reading a table may run functions of its owner (row security, rules). In one of exactly
@@ -184,9 +190,9 @@ func (b *Base) FindLeft(ctx context.Context, t *Tables) (found []buffer.Finding,
 }
 
 // Other tables with all columns of the buffer that no pipeline owns, such as the buffer itself before another table got its name. Archives and partitions
-// are none.
+// are none. A table that is locked would keep a reader waiting.
 const replacedSQL = `
-SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.columns, position(me.relname IN c.relname) > 0
+SELECT quote_ident(n.nspname) || '.' || quote_ident(c.relname), c.columns, position(me.relname IN c.relname) > 0, n.nspname || '.' || c.relname
 FROM pg_class me, LATERAL (
   SELECT o.*, ARRAY(SELECT a.attname::text FROM pg_attribute a WHERE a.attrelid = o.oid AND a.attnum > 0 AND NOT a.attisdropped) AS columns
   FROM pg_class o WHERE o.relkind IN ('r', 'p') AND NOT o.relispartition AND o.relpersistence <> 't' AND NOT o.relrowsecurity AND NOT o.relhasrules
@@ -196,6 +202,8 @@ WHERE me.oid = $1::regclass AND c.oid <> me.oid AND NOT 'archived_at' = ANY (c.c
   AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')
   AND NOT EXISTS (SELECT FROM pg_inherits i WHERE i.inhrelid = c.oid AND i.inhparent = me.oid)
   AND NOT EXISTS (SELECT FROM outbox_buffers b WHERE b.buffer = n.nspname || '.' || c.relname AND b.pipeline IS NOT NULL)
+  AND NOT EXISTS (SELECT FROM pg_locks l WHERE l.relation = c.oid AND l.mode = 'AccessExclusiveLock'
+                  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database()))
 ORDER BY 3 DESC, 1 LIMIT 10`
 
 // FindReplaced returns a finding about each table that may have been the buffer before another table got its name: rows in it have a group_id. Of a table of
@@ -203,8 +211,8 @@ ORDER BY 3 DESC, 1 LIMIT 10`
 func (b *Base) FindReplaced(ctx context.Context, t *Tables) (found []buffer.Finding, err error) {
 	const doing = "looking for a table that had the buffer's name"
 	type candidate struct {
-		table string
-		own   bool
+		table, name string
+		own         bool
 	}
 	var like []candidate
 	begin := pg.ReadTx(b.DB.StatementTimeout)
@@ -215,7 +223,7 @@ func (b *Base) FindReplaced(ctx context.Context, t *Tables) (found []buffer.Find
 	err = b.DB.Transact(ctx, begin, pg.Step{SQL: t.SQL(replacedSQL), Args: []string{t.Events}, Row: func(v [][]byte) error {
 		var columns []string
 		pg.ReadArray(v[1], func(c []byte) { columns = append(columns, string(c)) })
-		like = append(like, candidate{string(v[0]), pg.ReadBool(v[2]) && buffer.IsEventTable(columns)})
+		like = append(like, candidate{string(v[0]), string(v[3]), pg.ReadBool(v[2]) && buffer.IsEventTable(columns)})
 		return nil
 	}})
 	if err != nil {
@@ -223,7 +231,21 @@ func (b *Base) FindReplaced(ctx context.Context, t *Tables) (found []buffer.Find
 	}
 	for _, c := range like {
 		var stamped, looked int64
-		err := b.DB.Transact(ctx, pg.ReadTx(b.DB.StatementTimeout), pg.Step{
+		ours := true
+		err := b.DB.Transact(ctx, pg.ReadTx(b.DB.StatementTimeout), pg.Step{SQL: OtherLedgerSQL, Args: []string{c.table, t.Schema}, Row: func([][]byte) error {
+			ours = false
+			return nil
+		}})
+		if err == nil && ours {
+			err = b.otherOwners(ctx, t, c.table, c.name, func(string, string, time.Time) { ours = false })
+		}
+		if err != nil {
+			return nil, b.Explain(ctx, doing, err)
+		}
+		if !ours { // each pipeline may have its tables in a schema of its own
+			continue
+		}
+		err = b.DB.Transact(ctx, pg.ReadTx(b.DB.StatementTimeout), pg.Step{
 			SQL: "SELECT count(group_id), count(*) FROM (SELECT group_id FROM " + c.table + " LIMIT " + pg.Int(ownership.Looked) + ") r",
 			Row: func(v [][]byte) error { stamped, looked = pg.ReadInt8(v[0]), pg.ReadInt8(v[1]); return nil },
 		})
