@@ -28,6 +28,7 @@ import (
 var trials = map[string]func(*trial){
 	"SQLiteTwoProcesses":   (*trial).sqliteTwoProcesses,
 	"MarkedTable":          (*trial).markedTable,
+	"Inbox":                (*trial).inbox,
 	"SinksChange":          (*trial).sinksChange,
 	"SlowAnswers":          (*trial).slowAnswers,
 	"StreamMadeAgain":      (*trial).streamMadeAgain,

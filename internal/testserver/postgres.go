@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"os/exec"
@@ -25,6 +26,28 @@ type PostgresOptions struct {
 	// Clock is a file with the offset of the server's clock, written by [ClockOffset]; "" is
 	// the clock of the machine. The server notices a change at once. Linux only.
 	Clock string
+	// TLS, if it is not nil, has the server speak TLS, and refuse a client certificate of another authority. Those without one are accepted,
+	// and so are connections without TLS.
+	TLS *PostgresTLS
+}
+
+// PostgresTLS has the files that a server needs, in PEM.
+type PostgresTLS struct{ CA, Cert, Key string }
+
+// settings copies the files into dir, because the server reads none that others could have written.
+func (t *PostgresTLS) settings(as *account, dir string) (map[string]string, error) {
+	settings := map[string]string{"ssl": "on"}
+	for setting, file := range map[string]string{"ssl_ca_file": t.CA, "ssl_cert_file": t.Cert, "ssl_key_file": t.Key} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		settings[setting] = filepath.Join(dir, setting+".pem")
+		if err := as.write(settings[setting], string(text)); err != nil {
+			return nil, err
+		}
+	}
+	return settings, nil
 }
 
 // PostgresServer is a PostgreSQL server. Its methods are safe for concurrent use.
@@ -74,6 +97,13 @@ func StartPostgres(ctx context.Context, opts PostgresOptions) (_ *PostgresServer
 	}
 	if !opts.Durable {
 		settings["fsync"], settings["full_page_writes"] = "off", "off"
+	}
+	if opts.TLS != nil {
+		files, err := opts.TLS.settings(as, dir)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(settings, files)
 	}
 	for name, value := range opts.Settings {
 		settings[name] = value

@@ -42,9 +42,20 @@ func classifyState(server *pgconn.PgError) error {
 	case server.Code == "57014":
 		return sink.MaybePoison(err) // statement_timeout, or a cancel
 	case class == "42", class == "0A":
-		return sink.NotAccepted(err) // the table was changed, a privilege is missing, or a trigger is wrong
+		return sink.NotAccepted(withCause(err, server.Code)) // the table was changed, a privilege is missing, or a trigger is wrong
 	}
-	return sink.Unavailable(err)
+	return sink.Unavailable(withCause(err, server.Code))
+}
+
+// withCause has errors.Is find what somebody must correct before the outage ends, if the server says it.
+func withCause(err error, code string) error {
+	switch {
+	case strings.HasPrefix(code, "28"), code == "42501": // authentication, a missing privilege
+		return sink.Access(err)
+	case code == "53100": // its disk
+		return sink.Full(err)
+	}
+	return err
 }
 
 func describe(e *pgconn.PgError) string {

@@ -174,6 +174,9 @@ func (s *Sink) lost(conn *pgxpool.Conn, err error) error {
 }
 
 func (s *Sink) outage(err error) error {
+	if refused, ok := errors.AsType[*pgconn.PgError](err); ok {
+		err = withCause(err, refused.Code)
+	}
 	return fmt.Errorf("%s: %w", s.server, sink.Unavailable(sink.ExplainTLS(withoutURL(err))))
 }
 

@@ -43,7 +43,7 @@ func send(t *testing.T, s *pgsink.Sink, b *buffer.Batch) error {
 // kinds are the kinds of an error that decide what happens to the events.
 func kinds(err error) string {
 	var all []string
-	for name, kind := range map[string]error{"permanent": sink.ErrPermanent, "poison": sink.ErrMaybePoison, "nothing accepted": sink.ErrNotAccepted} {
+	for name, kind := range map[string]error{"access": sink.ErrAccess, "full": sink.ErrFull, "permanent": sink.ErrPermanent, "poison": sink.ErrMaybePoison, "nothing accepted": sink.ErrNotAccepted} {
 		if errors.Is(err, kind) {
 			all = append(all, name)
 		}
@@ -178,7 +178,7 @@ func TestCheck_Privileges(t *testing.T) {
 	s := closing(t, url)
 	for _, grant := range []string{"INSERT", "SELECT (id)"} {
 		err := send(t, s, batch(1, 1))
-		if !errors.Is(err, sink.ErrUnavailable) || !strings.Contains(err.Error(), "GRANT ") || strings.Contains(err.Error(), "s3cret") {
+		if !errors.Is(err, sink.ErrUnavailable) || !errors.Is(err, sink.ErrAccess) || !strings.Contains(err.Error(), "GRANT ") || strings.Contains(err.Error(), "s3cret") {
 			t.Errorf("before %s: %v", grant, err)
 		}
 		i.exec("GRANT " + grant + " ON inbox TO " + role)
@@ -186,7 +186,7 @@ func TestCheck_Privileges(t *testing.T) {
 	testkit.NoError(t, send(t, s, batch(1, 1)))
 	testkit.NoError(t, s.Check(t.Context()))
 	wrong := closing(t, strings.Replace(url, "s3cret-pw", "s3cret-other", 1))
-	if err := wrong.Check(t.Context()); !errors.Is(err, sink.ErrUnavailable) || strings.Contains(err.Error(), "s3cret") {
+	if err := wrong.Check(t.Context()); !errors.Is(err, sink.ErrUnavailable) || !errors.Is(err, sink.ErrAccess) || strings.Contains(err.Error(), "s3cret") {
 		t.Errorf("a wrong password: %v", err)
 	}
 }
@@ -222,6 +222,72 @@ func TestSend_PgBouncer(t *testing.T) {
 	var left string
 	testkit.NoError(t, other.QueryRow(t.Context(), "SELECT current_setting('statement_timeout')", pgx.QueryExecModeSimpleProtocol).Scan(&left))
 	testkit.Equal(t, "statement_timeout of the next client", left, "0")
+}
+
+// On a full disk the events wait, and none is refused.
+func TestSend_DiskFull(t *testing.T) {
+	t.Parallel()
+	i := newInbox(t, "json")
+	i.exec(`CREATE FUNCTION no_space() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			RAISE 'could not extend file "base/1/2": No space left on device' USING ERRCODE = '53100'; END $$;
+		CREATE TRIGGER no_space BEFORE INSERT ON inbox FOR EACH ROW EXECUTE FUNCTION no_space()`)
+	s := closing(t, i.sinkURL())
+	err := send(t, s, batch(1, 2))
+	testkit.Equal(t, "kinds", kinds(err), "outage, full")
+	i.exec("DROP TRIGGER no_space ON inbox")
+	testkit.NoError(t, send(t, s, batch(1, 2)))
+	testkit.Equal(t, "rows", i.count(t, "true"), 2)
+}
+
+// A server with a certificate of a private authority. Wrong settings are outages that name the setting.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	authority, stranger := testkit.NewAuthority(t), testkit.NewAuthority(t)
+	cert, key := authority.Issue(t, "127.0.0.1", "inbox.internal")
+	server := testserver.OwnPostgres(t, testserver.PostgresOptions{TLS: &testserver.PostgresTLS{CA: authority.CA, Cert: cert, Key: key}})
+	i := &inbox{t: t, db: connectTo(t, server.URL)}
+	i.exec(pgsink.Schema("inbox"))
+	i.exec(`CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+			NEW.key := (SELECT ssl FROM pg_stat_ssl WHERE pid = pg_backend_pid())::text; RETURN NEW; END $$;
+		CREATE TRIGGER note BEFORE INSERT ON inbox FOR EACH ROW EXECUTE FUNCTION note()`)
+	good := sink.TLS{CA: authority.CA}
+	good.Cert, good.Key = authority.Issue(t, "relay.internal")
+	with := func(change func(*sink.TLS)) sink.TLS {
+		changed := good
+		change(&changed)
+		return changed
+	}
+	strangerCert, strangerKey := stranger.Issue(t, "relay.internal")
+	id := int64(0)
+	for name, c := range map[string]struct {
+		tls   sink.TLS
+		error string
+	}{
+		"Good":                 {good, ""},
+		"NoClientCertificate":  {sink.TLS{CA: authority.CA}, ""},
+		"ServerName":           {with(func(c *sink.TLS) { c.ServerName = "inbox.internal" }), ""},
+		"AnyServer":            {sink.TLS{InsecureSkipVerify: true}, ""},
+		"WrongCA":              {with(func(c *sink.TLS) { c.CA = stranger.CA }), "tls.ca must have"},
+		"SystemCAs":            {with(func(c *sink.TLS) { c.CA = "" }), "tls.ca must have"},
+		"WrongServerName":      {with(func(c *sink.TLS) { c.ServerName = "other.internal" }), "tls.server_name must be"},
+		"BadClientCertificate": {with(func(c *sink.TLS) { c.Cert, c.Key = strangerCert, strangerKey }), "check tls.cert"},
+	} {
+		t.Run(name, func(t *testing.T) { //nolint:paralleltest // one inbox
+			s, err := pgsink.New(pgsink.Config{URL: withTable(server.URL), TLS: c.tls})
+			testkit.NoError(t, err)
+			t.Cleanup(func() { testkit.NoError(t, s.Close()) })
+			id++
+			err = send(t, s, batch(id, 1))
+			if c.error == "" {
+				testkit.NoError(t, err)
+				testkit.Equal(t, "rows by TLS", i.count(t, fmt.Sprintf("event_id = '%d' AND key = 'true'", id)), 1)
+				return
+			}
+			if !errors.Is(err, sink.ErrUnavailable) || strings.Count(fmt.Sprint(err), c.error) != 1 || strings.Contains(fmt.Sprint(err), "secret-") {
+				t.Errorf("got %v; expected an outage that says %q once", err, c.error)
+			}
+		})
+	}
 }
 
 // A lock that lasts ends with the send's deadline, in the server too: the batch waits.

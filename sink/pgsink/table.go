@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
+	"github.com/outboxrelay/relay/sink"
 )
 
 // Schema is the statement that creates an inbox of that name, "table" or "schema.table", quoted where SQL needs it.
@@ -121,9 +122,9 @@ func (s *Sink) lookUp(ctx context.Context, conn *pgconn.PgConn) (*layout, error)
 	case !unique:
 		return nil, wrongTable("column id of table %s is not unique, so an event that is sent again would be there twice; run: ALTER TABLE %s ADD PRIMARY KEY (id)", t.name, t.name)
 	case !insert:
-		return nil, wrongTable("the role may not insert into table %s; run: GRANT INSERT, SELECT (id) ON %s TO the role in url", t.name, t.name)
+		return nil, noPrivilege("the role may not insert into table %s; run: GRANT INSERT, SELECT (id) ON %s TO the role in url", t.name, t.name)
 	case !selectID:
-		return nil, wrongTable("the role may not read column id of table %s, which ON CONFLICT needs; run: GRANT SELECT (id) ON %s TO the role in url", t.name, t.name)
+		return nil, noPrivilege("the role may not read column id of table %s, which ON CONFLICT needs; run: GRANT SELECT (id) ON %s TO the role in url", t.name, t.name)
 	}
 	t.sql = t.insertSQL()
 	s.layout.Store(t)
@@ -145,6 +146,8 @@ type tableError struct{ text string }
 func (e *tableError) Error() string { return e.text }
 
 func wrongTable(format string, a ...any) error { return &tableError{fmt.Sprintf(format, a...)} }
+
+func noPrivilege(format string, a ...any) error { return sink.Access(wrongTable(format, a...)) }
 
 // readOnlyError is a server that takes no writes, such as a standby.
 type readOnlyError struct{}
