@@ -15,7 +15,17 @@ import (
 // the same way.
 
 func (m *model) insert(t *rapid.T) {
-	m.commits(m.f.Insert(t, orders(rapid.IntRange(1, 6).Draw(t, "events"))...))
+	events := orders(rapid.IntRange(1, 6).Draw(t, "events"))
+	if !m.delays || rapid.IntRange(0, 2).Draw(t, "delayed") > 0 {
+		m.commits(m.f.Insert(t, events...))
+		return
+	}
+	by := rapid.SampledFrom([]time.Duration{-time.Second, 20 * time.Millisecond, 200 * time.Millisecond}).Draw(t, "by")
+	ids := m.f.Insert(t, delay(by, events...)...)
+	m.commits(ids)
+	for i, id := range ids {
+		m.until[id] = events[i].AvailableAt
+	}
 }
 
 func (m *model) commits(ids []int64) {
@@ -66,19 +76,32 @@ func (m *model) endTransactions(t *rapid.T, commit bool) {
 	m.open = nil
 }
 
-// unclaimed returns the committed events without a batch, those below the
-// highest id ever claimed apart.
+// unclaimed returns the committed events without a batch, apart those that a claim need not find: those below the
+// highest id ever claimed, and delayed ones.
 func (m *model) unclaimed() (fresh, late []int64) {
 	for _, id := range slices.Sorted(maps.Keys(m.rows)) {
 		switch {
 		case m.rows[id] != uuid.Nil:
-		case id < m.maxClaimed:
+		case id < m.maxClaimed || !m.until[id].IsZero():
 			late = append(late, id)
 		default:
 			fresh = append(fresh, id)
 		}
 	}
 	return fresh, late
+}
+
+func (m *model) count(t *rapid.T) {
+	m.countWith(t, rapid.SampledFrom(m.buffers).Draw(t, "buffer"))
+}
+
+func (m *model) countWith(t *rapid.T, from buffer.Buffer) {
+	b, err := from.CountBacklog(t.Context(), 1000)
+	ok(t, "CountBacklog", err)
+	fresh, late := m.unclaimed()
+	if b.Unclaimed > len(fresh)+len(late) {
+		t.Fatalf("%d events are counted; unclaimed are %v and %v", b.Unclaimed, fresh, late)
+	}
 }
 
 func (m *model) claim(t *rapid.T) {
@@ -101,8 +124,13 @@ func (m *model) claimWith(t *rapid.T, from buffer.Buffer, limit int) {
 	m.live[b.GroupID] = &liveBatch{state: "leased", leaseNo: 1, unfinished: 1}
 	for _, id := range ids {
 		m.rows[id] = b.GroupID
+		switch at := m.until[id]; {
+		case at.IsZero():
+			m.maxClaimed = max(m.maxClaimed, id)
+		case b.ClaimedAt.Before(at.Add(-time.Millisecond)):
+			t.Fatalf("event %d was claimed at %v, before %v", id, b.ClaimedAt, at)
+		}
 	}
-	m.maxClaimed = max(m.maxClaimed, ids[len(ids)-1])
 	m.sameBatch(t, b)
 	m.owners = append(m.owners, &owner{from, false, b})
 }

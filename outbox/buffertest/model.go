@@ -23,7 +23,7 @@ var modelCases = []testCase{
 // and crashes do, and compares the tables with a model after every step.
 func randomSequences(t *testing.T, h Harness) {
 	archive := !h.UUIDKeys // a custom table with uuid keys has no archive
-	f := h.Open(t, Options{Archive: archive})
+	f := h.Open(t, Options{Archive: archive, Delays: h.Delays})
 	tables := []string{f.Table, "outbox_batches", "outbox_dead_letters"}
 	if archive {
 		tables = append(tables, "outbox_archive")
@@ -35,13 +35,14 @@ func randomSequences(t *testing.T, h Harness) {
 		}
 		m := &model{
 			f: f, archive: archive, anyOrder: h.UUIDKeys, buffers: buffers, queues: queues, slow: map[int64]bool{},
-			committed: map[int64]bool{}, rows: map[int64]uuid.UUID{}, fate: map[int64]string{},
+			delays: h.Delays, until: map[int64]time.Time{}, committed: map[int64]bool{}, rows: map[int64]uuid.UUID{}, fate: map[int64]string{},
 			members: map[uuid.UUID][]int64{}, live: map[uuid.UUID]*liveBatch{}, dead: map[buffer.DeadKey]*deadLetter{},
 		}
 		actions := map[string]func(*rapid.T){
 			"":          m.compare,
 			"insert":    m.insert,
 			"roll back": m.rollBack,
+			"count":     m.count,
 			"claim":     m.claim,
 			"expired":   m.expireLease,
 			"take over": m.takeOver,
@@ -73,6 +74,7 @@ type model struct {
 	f        *Fixture
 	archive  bool // whether delivered events are archived
 	anyOrder bool // whether claims take events in any order
+	delays   bool // whether some events are delayed
 	buffers  []buffer.Buffer
 	queues   []buffer.Queue
 
@@ -84,6 +86,7 @@ type model struct {
 	members    map[uuid.UUID][]int64          // of all group_ids
 	maxClaimed int64                          // unclaimed ids below it were committed late
 	slow       map[int64]bool                 // inserted by transactions that stayed open
+	until      map[int64]time.Time            // when delayed events are available; a claim finds them after a count
 	owners     []*owner                       // present and former ones
 	open       []*openTx
 }
@@ -227,6 +230,7 @@ func (m *model) drain(t *rapid.T) {
 			}
 			m.deliver(t)
 		}
+		m.countWith(t, m.buffers[0])
 		m.claimWith(t, m.buffers[0], 100)
 		m.claimDeadWith(t, m.queues[0], 100)
 		m.deliver(t)
