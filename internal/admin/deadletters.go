@@ -101,6 +101,11 @@ type Changed struct {
 	DryRun  bool                    `json:"dry_run"`
 }
 
+// Empty reports whether nothing matched.
+func (c *Changed) Empty() bool {
+	return c.Changed+c.Unnotified+c.Skipped+c.DiedMeanwhile == 0 && len(c.Dropped) == 0
+}
+
 // maxRefusals is how many dead letters that a table refuses are named.
 const maxRefusals = 100
 

@@ -34,7 +34,8 @@ func (p *PauseReport) Text(pipeline string) string {
 	return text + ". > " + command + " --pipeline " + pipeline + " -c relay.yaml"
 }
 
-func pauseReports(pauses []buffer.Pause, redact func(string) string) (reports []PauseReport) {
+// NewPauseReports describes pauses, without secrets.
+func NewPauseReports(pauses []buffer.Pause, redact func(string) string) (reports []PauseReport) {
 	for _, p := range pauses {
 		reports = append(reports, PauseReport{Sink: p.Sink, Seconds: p.For.Round(time.Millisecond).Seconds(), By: redact(p.By), Reason: redact(p.Reason)})
 	}

@@ -310,7 +310,7 @@ func NewPipelineReport(
 	return PipelineReport{
 		SinkProblems: problems, State: state, Deliveries: deliveries(s.Relays, func(string) bool { return true }),
 		Relays: relayReports(s.Relays, redact), RelayProblems: relayProblems, Ended: ended, Notices: relayNotices(s.Relays, sinks, redact),
-		Pauses: pauseReports(s.Pauses, redact),
+		Pauses: NewPauseReports(s.Pauses, redact),
 		Sinks:  sinkReports(sinks, s.Sinks, &s, redact), Waits: waitReports(s.Waits, tries(s.Relays, ""), redact), Untried: untried(s.Waits), ClaimingStopped: claimingStopped(maxWaiting, sinks, &s), Hook: hook, Suspects: suspects,
 		Name: name, Pending: s.Pending,
 		OldestPendingSeconds: oldestSeconds(s.OldestPending, s.AgeUnknown),

@@ -106,7 +106,7 @@ func (a *app) change(ctx context.Context, what change, all []deadLetters, f *dea
 			return err
 		}
 	}
-	results := []admin.Changed{}
+	results, failed := []admin.Changed{}, 0
 	by := operator()
 	for _, l := range all {
 		l.filter.ClosedBy, l.filter.ClosedReason = by, f.reason
@@ -118,13 +118,14 @@ func (a *app) change(ctx context.Context, what change, all []deadLetters, f *dea
 		results = append(results, changed)
 		if err != nil {
 			a.fail(fmt.Errorf("%s: %w", l.pipeline, err))
+			failed++
 		}
 	}
 	if f.asJSON {
 		if err := a.printJSON(results); err != nil {
 			return err
 		}
-	} else if err := a.printChanged(what, results); err != nil {
+	} else if err := a.printChanged(what, withoutEmpty(results, failed)); err != nil {
 		return err
 	}
 	return a.reportUnchanged(ctx, all, before, results, f.dryRun)
@@ -142,6 +143,22 @@ func (l *deadLetters) change(ctx context.Context, act admin.Action, dryRun bool,
 	}
 	changed.DiedMeanwhile, err = l.CountFor(ctx, act, admin.DiedAfter(l.filter, l.until))
 	return changed, err
+}
+
+// withoutEmpty leaves out the pipelines of several that have nothing that matches. If none has, and none failed, it returns one result for all.
+func withoutEmpty(results []admin.Changed, failed int) (some []admin.Changed) {
+	if len(results) < 2 {
+		return results
+	}
+	for _, r := range results {
+		if !r.Empty() {
+			some = append(some, r)
+		}
+	}
+	if some == nil && failed == 0 {
+		return []admin.Changed{{Pipeline: fmt.Sprintf("all %d pipelines", len(results)), DryRun: results[0].DryRun}}
+	}
+	return some
 }
 
 func (a *app) printChanged(what change, results []admin.Changed) error {

@@ -180,6 +180,32 @@ func TestDeadShow(t *testing.T) {
 	do(t, nil, "dead", "show", "-c", path).want(t, 2, "", "no dead letters are selected; expected --id, another filter or --all")
 }
 
+// Of several pipelines, those without a dead letter that matches have no line.
+func TestDeadReplay_SeveralPipelines(t *testing.T) {
+	t.Parallel()
+	forEachDatabase(t, func(t *testing.T, db *database) {
+		one := func(name, table string) string {
+			return fmt.Sprintf("  - {name: %s, source: {url: %q, table: %s}, sink: {url: 'stdout:'}}\n", name, db.url, table)
+		}
+		path := write(t, "pipelines:\n"+one("a", "outbox_events")+one("b", "b_events")+one("c", "c_events"))
+		do(t, nil, "migrate", "-c", path).want(t, 0, "b: applied", "")
+		change := func(command string, args ...string) result {
+			t.Helper()
+			return do(t, nil, append([]string{"dead", command, "-c", path, "--all"}, args...)...)
+		}
+		change("replay", "--dry-run").want(t, 0, "all 3 pipelines: would replay 0 dead letters\n", "")
+		change("discard").want(t, 0, "all 3 pipelines: discarded 0 dead letters\n", "")
+		change("replay", "--dry-run", "--pipeline", "a").want(t, 0, "a: would replay 0 dead letters\n", "")
+		db.bury("b", [3]string{"101", "orders", "a"})
+		change("replay", "--dry-run").want(t, 0, "b: would replay 1 dead letter\n", "")
+		change("discard").want(t, 0, "b: discarded 1 dead letter\n", "")
+		var all []struct{ Pipeline string }
+		if err := json.Unmarshal([]byte(change("replay", "--json").stdout), &all); err != nil || len(all) != 3 {
+			t.Errorf("the JSON has %d pipelines: %v", len(all), err)
+		}
+	})
+}
+
 // A running relay sends replayed events under their old ids. Replay gives the reason for each --id that it skips.
 func TestDeadReplay(t *testing.T) {
 	t.Parallel()

@@ -29,6 +29,12 @@ func TestDoctor_Where(t *testing.T) {
 				all := doctorJSON(t, path, 0)
 				return all.find("p", "warning", "source.where")
 			}
+			if said := excluded(t, db.url, "body = 'redy'"); !strings.Contains(said, `no event is due; the condition excludes 3 rows of table`) || !strings.Contains(said, `: body = 'redy'`) {
+				t.Errorf("doctor says\n%s", said)
+			}
+			if said := excluded(t, db.url, "body = '1'"); strings.Contains(said, "no event is due") {
+				t.Errorf("doctor says\n%s", said)
+			}
 			const undecided, zone = "the condition is NULL (1 of the last 10000), because a column that it compares is NULL", "and source.where compares it with the time in the database's zone, Asia/Tokyo"
 			if said := doctor("sent_at IS NULL AND " + due); !strings.Contains(said, undecided) || strings.Contains(said, "column run_at of table public.mails has no time zone, "+zone) == sqlite || strings.Contains(said, "column sent_at") {
 				t.Errorf("doctor says\n%s", said)
@@ -44,4 +50,13 @@ func TestDoctor_Where(t *testing.T) {
 			}
 		})
 	}
+}
+
+// excluded returns what doctor says of a condition that is no warning.
+func excluded(t *testing.T, url, where string) string {
+	t.Helper()
+	path := write(t, "pipelines:\n  - name: p\n    source:\n      url: '"+url+"'\n      table: mails\n      where: \""+where+"\"\n      project: |\n        SELECT e.id, '1' AS payload FROM {events} e\n    sink: {url: 'stdout:'}\n")
+	do(t, nil, "migrate", "-c", path).want(t, 0, "p: ", "")
+	all := doctorJSON(t, path, 0)
+	return all.find("p", "ok", "source.where")
 }

@@ -82,3 +82,47 @@ func TestInit_Values(t *testing.T) {
 		})
 	}
 }
+
+// TestInit_EncodedValues: JSON in a text column is sent as a string, unless the projection is written as init says.
+func TestInit_EncodedValues(t *testing.T) {
+	t.Parallel()
+	for name, sqlite := range map[string]bool{"postgres": false, "sqlite": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			db := newAppDatabase(t, sqlite)
+			id, group := "bigserial PRIMARY KEY", "uuid"
+			if sqlite {
+				id, group = "INTEGER PRIMARY KEY AUTOINCREMENT", "TEXT"
+			}
+			db.exec("CREATE TABLE order_events (id " + id + `, "Details" TEXT, note TEXT, group_id ` + group + ")")
+			db.exec(`INSERT INTO order_events ("Details", note) VALUES ('{"a": 1}', '[urgent] call {name}'), ('[1]', NULL), (' [{"a": 1}]', '{name}'), (NULL, '')`)
+			path := filepath.Join(t.TempDir(), "relay.yaml")
+			r := do(t, nil, "init", "--source", db.url, "--table", "order_events", "--sink", "stdout:", "-o", path)
+			r.want(t, 0, "Wrote ", "")
+			said := strings.Join(strings.Fields(r.stdout), " ")
+			rows, change := "2 of the newest 4 rows", `add || jsonb_build_object('Details', e."Details"::jsonb) to the payload in source.project`
+			if sqlite {
+				rows, change = "3 of the newest 4 rows", `write json(e."Details") in place of e."Details" in source.project`
+			}
+			if want := "Warning: " + rows + " have JSON in the text column Details. It is sent as a string that contains JSON. To send it as JSON, " + change; !strings.Contains(said, want) || strings.Contains(said, "column note") {
+				t.Errorf("init does not say %s, but %s", want, said)
+			}
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			config := strings.Replace(string(text), "to_jsonb(e) - 'group_id'", `to_jsonb(e) - 'group_id' || jsonb_build_object('Details', e."Details"::jsonb)`, 1)
+			if sqlite {
+				config = strings.Replace(string(text), `e."Details"`, `json(e."Details")`, 1)
+			}
+			env := []string{"RELAY_SOURCE_URL=" + db.url, "RELAY_SINK_URL=stdout:"}
+			path = write(t, config)
+			do(t, env, "migrate", "-c", path).want(t, 0, ": ", "")
+			for _, want := range []string{`"Details":{"a":1}`, `"Details":null`} {
+				if got := do(t, env, "preview", "-c", path, "-n", "4").stdout; !strings.Contains(strings.ReplaceAll(got, " ", ""), want) {
+					t.Errorf("%s is not in %s", want, got)
+				}
+			}
+		})
+	}
+}

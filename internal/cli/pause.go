@@ -58,14 +58,22 @@ func (a *app) resumeCommand() *cobra.Command {
 		Use:   "resume [SINK]",
 		Short: "End what relay pause began",
 		Long: `Resume lets relays claim and send again, within a second. A pipeline and each of its
-sinks are paused and resumed by themselves: relay status shows what is paused.`,
+sinks are paused and resumed by themselves: it says what is still paused.`,
 		Example: "  relay resume -c relay.yaml --pipeline orders\n  relay resume crm -c relay.yaml",
-	}, &pipeline, func(ctx context.Context, _ *config.Pipeline, b buffer.Pauser, sink string) (string, error) {
+	}, &pipeline, func(ctx context.Context, p *config.Pipeline, b buffer.Pauser, sink string) (string, error) {
 		changed, err := b.Resume(ctx, sink)
-		if !changed {
-			return "was not paused", err
+		if err != nil {
+			return "", err
 		}
-		return "resumed", err
+		text := "resumed"
+		if !changed {
+			text = "was not paused"
+		}
+		left, err := a.stillPaused(ctx, p, b, sink)
+		if err != nil {
+			a.fail(fmt.Errorf("%s: looking for what is still paused: %w", p.Name, err))
+		}
+		return text + left, nil
 	}, nil)
 	c.Flags().StringVar(&pipeline, "pipeline", "", "of this pipeline only (default all)")
 	c.Flags().BoolP("yes", "y", false, "as for relay pause; resume asks nothing")
@@ -117,6 +125,27 @@ func (a *app) pauseOrResume(c *cobra.Command, pipeline *string, act func(context
 		return configured(c, nil)
 	}
 	return c
+}
+
+// stillPaused returns a line for each pause that keeps what was resumed from sending: that of the pipeline if one of its sinks was, those of the sinks otherwise.
+func (a *app) stillPaused(ctx context.Context, p *config.Pipeline, b buffer.Pauser, resumed string) (lines string, err error) {
+	of, ok := b.(buffer.Buffer)
+	if !ok {
+		return "", nil
+	}
+	status, err := of.Status(ctx)
+	if err != nil {
+		return "", err
+	}
+	for _, pause := range admin.NewPauseReports(status.Pauses, a.redact) {
+		switch {
+		case resumed == "":
+			lines += "\n" + p.Name + ": " + a.forFile(oneLine(pause.Text(p.Name)))
+		case pause.Sink == "":
+			lines += "\n" + p.Name + ": the pipeline is " + a.forFile(oneLine(pause.Text(p.Name)))
+		}
+	}
+	return lines, nil
 }
 
 // pausedName names what is paused: pipelines, or a sink of one.

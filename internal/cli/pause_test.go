@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"regexp"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -78,4 +79,43 @@ func TestPause_NamesASink(t *testing.T) {
 		do(t, nil, args[0], args[1], "-c", path).want(t, 2, "", want)
 	}
 	do(t, nil, "pause", "a", "b", "-c", path).want(t, 2, "", "2 names are given; expected at most that of one sink")
+}
+
+var pausedBy = regexp.MustCompile(`paused for .*? by [^ ]*?([:.] )`)
+
+// Resume says what else keeps events from being sent, with the command that resumes it.
+func TestResume_StillPaused(t *testing.T) {
+	t.Parallel()
+	forEachDatabase(t, func(t *testing.T, db *database) {
+		url, away := api(t)
+		away.Store(false)
+		path := write(t, fmt.Sprintf(`
+admin: {listen: ""}
+pipelines:
+  - name: shop
+    source: {url: %q}
+    sinks:
+      - {name: crm, url: %q}
+      - {name: mail, url: %q}
+`, db.url, url, url+"/mail"))
+		r := start(t, nil, "run", "-c", path)
+		db.exec("INSERT INTO outbox_events (topic, payload) VALUES ('t', '{}')")
+		drained(t, db)
+		r.signal(os.Interrupt)
+		r.exit()
+		act := func(command string, args ...string) result {
+			t.Helper()
+			r := do(t, nil, append([]string{command, "-c", path}, args...)...)
+			r.stdout = pausedBy.ReplaceAllString(r.stdout, "paused$1")
+			return r
+		}
+		act("pause", "crm", "--reason", "it moves").want(t, 0, "shop, sink crm: paused", "")
+		const crm = "\nshop: sink crm is paused: it moves. > relay resume crm --pipeline shop -c "
+		act("resume").want(t, 0, "shop: was not paused"+crm+path+"\n", "")
+		act("pause").want(t, 0, "shop: paused", "")
+		act("resume", "mail").want(t, 0, "shop, sink mail: was not paused\nshop: the pipeline is paused. > relay resume --pipeline shop -c "+path+"\n", "")
+		act("resume").want(t, 0, "shop: resumed"+crm+path+"\n", "")
+		act("resume", "crm").want(t, 0, "shop, sink crm: resumed\n", "")
+		act("resume").want(t, 0, "shop: was not paused\n", "")
+	})
 }

@@ -28,7 +28,7 @@ func (a *app) printPreview(p *config.Pipeline, result preview.Result, again bool
 	case result.Events == 0:
 		b.WriteString(describeEmpty(p, &result))
 	case result.ProjectErr != nil:
-		fmt.Fprintf(&b, "\n%s\n%s\n\n", paint(yellow, "source.project fails, so nothing would be sent:"), printable(a.redact(result.ProjectErr.Error())))
+		fmt.Fprintf(&b, "\n%s\n%s\n\n", paint(yellow, "source.project fails for "+eventsOf(result.ProjectFails)+", so nothing would be sent:"), printable(a.redact(result.ProjectErr.Error())))
 		b.WriteString("A batch that cannot be projected is halved until the failing event is alone. If all\nevents fail, correct source.project.\n")
 	default:
 		a.printRequests(&b, paint, p, result)

@@ -99,8 +99,9 @@ func TestPreview_NotSent(t *testing.T) {
 	}
 
 	broken := write(t, strings.Replace(yaml, "a.lead_id::text", "(1 / (a.lead_id - 7))::text", 1))
-	do(t, nil, "preview", "-c", broken).want(t, 1, "source.project fails, so nothing would be sent:\n", "")
-	do(t, nil, "preview", "-c", broken).want(t, 1, "division by zero", "")
+	do(t, nil, "preview", "-c", broken).want(t, 0, "not sent: events 2, 3\nsource.project returns no row", "")
+	do(t, nil, "preview", "-c", broken).want(t, 0, "not sent: event 1\nprojection failed on event data: source.project failed: ERROR: division by zero", "")
+	do(t, nil, "preview", "-c", broken, "-n", "1").want(t, 1, "source.project fails for event 1, so nothing would be sent:\nprojection failed on event data: source.project failed: ERROR: division by zero", "")
 
 	plain := newDatabase(t)
 	plain.exec("INSERT INTO outbox_events (topic, payload) VALUES ('orders', '{}'), ('orders', '1')")
@@ -245,4 +246,30 @@ func TestPreview_QuotedTable(t *testing.T) {
 	do(t, nil, "preview", "-c", path).want(t, 0, `  INSERT INTO "orderItems" ...; COMMIT;   -- with group_id NULL`, "")
 	db.exec(`INSERT INTO "orderItems" (n) VALUES (7)`)
 	do(t, nil, "doctor", "-c", path).want(t, 0, "it returns a row for the next event\n", "")
+}
+
+// Preview and doctor name the events whose data makes the projection fail, and preview shows the others.
+func TestPreview_BadData(t *testing.T) {
+	t.Parallel()
+	forEachDatabase(t, func(t *testing.T, db *database) {
+		db.exec("CREATE TABLE notes (id integer PRIMARY KEY, body text, group_id " + map[bool]string{true: "text", false: "uuid"}[db.file != nil] + ")")
+		field := "(e.body::jsonb->>'a')"
+		if db.file != nil {
+			field = "json_extract(e.body, '$.a')"
+		}
+		path := write(t, "pipelines:\n  - name: p\n    source:\n      url: '"+db.url+"'\n      table: notes\n      project: \"SELECT e.id, 'note' AS topic, '{}' AS payload, "+
+			field+" AS key FROM {events} e\"\n    sink: {url: 'http://127.0.0.1:1/{key}'}\n")
+		do(t, nil, "migrate", "-c", path).want(t, 0, "p: ", "")
+		db.exec(`INSERT INTO notes (id, body) VALUES (1, '{"a": "x"}'), (2, '{no'), (3, '{"a": "y"}'), (4, '{"a": "y"}'), (5, '[')`)
+		r := do(t, nil, "preview", "-c", path, "-n", "5")
+		r.want(t, 0, "5 events read", "")
+		for _, want := range []string{"event 1\n", "events 3, 4\n", "not sent: event 2\nprojection failed on event data: source.project failed: ", "not sent: event 5\nprojection failed on event data: source.project failed: "} {
+			if !strings.Contains(r.stdout, want) {
+				t.Errorf("%q is not in\n%s", want, r.stdout)
+			}
+		}
+		if db.file == nil {
+			do(t, nil, "doctor", "-c", path).want(t, 1, "of the next 5 events, 2 could not be sent (2, 5): projection failed on event data: source.project failed: ", "")
+		}
+	})
 }

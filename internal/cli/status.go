@@ -28,7 +28,10 @@ const statusTimeout = 10 * time.Second
 const watchEvery = 2 * time.Second
 
 func (a *app) statusCommand() *cobra.Command {
-	var asJSON, watch bool
+	var (
+		asJSON, watch bool
+		pipeline      string
+	)
 	c := a.withoutSinks(&cobra.Command{
 		Use:   "status",
 		Short: "Show backlog, delivery rate, dead letters, and why nothing moves",
@@ -44,7 +47,7 @@ trying sink (batches wait for the sink, which is tried every few seconds), delet
 since when: sink down 3m, sink full 3m, no access 3m (the sink does not accept the
 credentials), refusing 3m, db error 3m, table locked 3m (a transaction has locked a table
 as a whole), stalled 3m.`,
-		Example: "  relay status -c relay.yaml\n  relay status -c relay.yaml --watch\n  relay status -c relay.yaml --json",
+		Example: "  relay status -c relay.yaml\n  relay status -c relay.yaml --watch\n  relay status -c relay.yaml --pipeline orders --json",
 	}, func(c *cobra.Command, cfg *config.Config) error {
 		if asJSON && watch {
 			return usage("--watch is used together with --json; expected one of them")
@@ -52,7 +55,11 @@ as a whole), stalled 3m.`,
 		if err := cfg.CheckSources(); err != nil {
 			return err
 		}
-		s, err := openStatus(cfg)
+		selected, err := selectPipelines(cfg, pipeline)
+		if err != nil {
+			return err
+		}
+		s, err := openStatus(selected)
 		if err != nil {
 			return err
 		}
@@ -74,6 +81,7 @@ as a whole), stalled 3m.`,
 		_, err = io.WriteString(a.stdout, a.forFile(statusTable(report, terminalWidth(a.stdout))))
 		return err
 	})
+	c.Flags().StringVar(&pipeline, "pipeline", "", "only this pipeline")
 	c.Flags().BoolVar(&asJSON, "json", false, "print JSON")
 	c.Flags().BoolVarP(&watch, "watch", "w", false, "show it again every 2 seconds, until Ctrl-C")
 	return c
@@ -121,10 +129,9 @@ type statusReader struct {
 	admin     config.Admin
 }
 
-func openStatus(cfg *config.Config) (*statusReader, error) {
+func openStatus(pipelines []*config.Pipeline) (*statusReader, error) {
 	s := new(statusReader)
-	for i := range cfg.Pipelines {
-		p := &cfg.Pipelines[i]
+	for _, p := range pipelines {
 		b, err := p.OpenBuffer("status")
 		if err != nil {
 			s.close()

@@ -32,6 +32,15 @@ func TestMigrate(t *testing.T) {
 	}
 }
 
+func TestStatus_Pipeline(t *testing.T) {
+	t.Parallel()
+	db := newDatabase(t)
+	path := write(t, onePipeline("orders", db.url, "stdout:")+"  - {name: down, source: {url: \""+unreachable+"\"}, sink: {url: 'stdout:'}}\n")
+	do(t, nil, "status", "-c", path, "--pipeline", "orders").want(t, 0, "orders          0 ", "")
+	do(t, nil, "status", "-c", path, "--pipeline", "down").want(t, 1, "", "relay: down: ")
+	do(t, nil, "status", "-c", path, "--pipeline", "order").want(t, 2, "", `--pipeline is "order"; expected orders or down`)
+}
+
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	db := newDatabase(t)

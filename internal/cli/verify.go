@@ -230,7 +230,7 @@ func (r *auditReport) describe() string {
 			add("nothing is sent: %s", oneLine(p.NothingSent))
 		}
 		if p.Delayed > 0 {
-			add("%s delayed, which are not unclaimed yet", plural(p.Delayed, "event is", "events are"))
+			add("%s delayed; UNCLAIMED counts those that are due", plural(p.Delayed, "event is", "events are"))
 		}
 		fix := "run relay verify --repair"
 		if r := p.Repaired; r != nil {

@@ -29,6 +29,10 @@ func TestVerify(t *testing.T) {
 orders    3          0       0        0          1     -           0       agree
 `, "")
 
+	db.exec("INSERT INTO outbox_events (id, topic, payload, available_at) VALUES (800, 't', '{}', now() + interval '1 day')")
+	do(t, nil, "verify", "-c", path).want(t, 0, "agree\n\norders: 1 event is delayed; UNCLAIMED counts those that are due\n", "")
+	db.exec("DELETE FROM outbox_events WHERE id = 800")
+
 	const row = `INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases, attempts, outages, events, first_id, last_id, oldest_at)
 		SELECT $1::uuid, 'public.outbox_events', 'stamp', 'waiting', 1, now() + interval '1 hour', 'x', 0, 0, 0, 7, 1, 3, now()`
 	db.exec("UPDATE outbox_events SET group_id = '0198c0de-0000-7000-8000-000000000001' WHERE id IN (1, 2)")

@@ -387,7 +387,10 @@ func (p *Pipeline) Migrate(ctx context.Context) (applied []string, err error) {
 	s := &p.Source
 	switch s.Driver {
 	case "postgres":
-		return postgres.Migrate(ctx, s.URL.Reveal(), postgres.SchemaConfig{Table: s.Table, Schema: s.Schema, Archive: p.Archive.Table, ArchiveByDay: p.Archive.Partition != "", Notify: p.wake() != buffer.WakePoll, Custom: s.Custom.Is()})
+		return postgres.Migrate(ctx, s.URL.Reveal(), postgres.SchemaConfig{
+			Table: s.Table, Schema: s.Schema, Archive: p.Archive.Table, ArchiveByDay: p.Archive.Partition != "", Notify: p.wake() != buffer.WakePoll,
+			Stamped: p.stamped(), Custom: s.Custom.Is(),
+		})
 	case "sqlite":
 		return p.migrateSQLite(ctx)
 	}
@@ -535,6 +538,11 @@ func (p *Pipeline) backoff() delivery.Backoff {
 }
 
 func (p *Pipeline) ordered() bool { return p.Order == "key" }
+
+// stamped reports whether the configuration has no claims by range.
+func (p *Pipeline) stamped() bool {
+	return p.ordered() || p.Claim == string(buffer.ClaimStamp) || slices.ContainsFunc(p.Sinks, func(s RoutedSink) bool { return s.Order == "key" })
+}
 
 // resendWithin is the time after an unfinished send within which the same events may be sent again: after the lease
 // and the longest delay of a retry, or after the longest lease of a suspect.

@@ -24,10 +24,14 @@ func relays(ctx context.Context, p *config.Pipeline, status *buffer.Status, loca
 		if n.Relays[0].NotReadyClass == buffer.NotReadyRefusing {
 			bad = "; if the sink accepts other events, these are bad: to remove many, pause the pipeline and move them into a table of your own (docs/troubleshooting.md#to-remove-a-burst-of-bad-events)"
 		}
+		fix := "remove this cause, then relay retry --now -c relay.yaml sends at once"
+		if i == 0 { // not again for each relay and sink
+			fix += "; relay preview -c relay.yaml shows the requests of unclaimed events, and with --events-file FILE those of events that wait (docs/troubleshooting.md#the-request-of-a-waiting-batch)"
+		}
 		findings = append(findings, buffer.Finding{
 			Level: buffer.LevelError, Subject: about,
 			Text: fmt.Sprintf("%s reported %s ago that %s not ready: %s", n.Name(), admin.Age(n.Seen()), itIs, n.Reason),
-			Fix:  "remove this cause, then relay retry --now -c relay.yaml sends at once; relay preview -c relay.yaml shows the requests of unclaimed events, and with --events-file FILE those of events that wait (docs/troubleshooting.md#the-request-of-a-waiting-batch)" + bad,
+			Fix:  fix + bad,
 		})
 	}
 	for _, n := range admin.Notices(status.Relays, p.SinkNames()) {

@@ -29,6 +29,9 @@ func sinkFindings(ctx context.Context, key string, c *config.Sink, s sink.Sink) 
 			if c.Driver != "http" { // an API has no disk that the operator could clear
 				fix = "start it, free space on it, or correct " + key
 			}
+			if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && c.Driver != "http" {
+				fix = "start it, restart it if it hangs, or correct " + key
+			}
 			fix += " in the configuration; events wait until then"
 		}
 		if errors.Is(err, context.DeadlineExceeded) {

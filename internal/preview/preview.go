@@ -39,9 +39,10 @@ type Result struct {
 	Excluded int
 	// Elsewhere reports whether events wait, and none for this one of several sinks.
 	Elsewhere bool
-	// ProjectErr is the error of the projection, if it failed for all events.
-	ProjectErr error
-	Requests   []Request
+	// ProjectErr is the error of the projection, if it failed for all events, those of ProjectFails.
+	ProjectErr   error
+	ProjectFails []string
+	Requests     []Request
 	// Unprojected have no row in the projection; Rejected would be rejected by the sink. The headers of WithoutHeaders are not sent.
 	Unprojected    []string
 	WithoutHeaders []string
@@ -141,6 +142,9 @@ func Batch(ctx context.Context, from Source, s config.RuntimeSink, groupID uuid.
 func (p *Result) read(ctx context.Context, previewer sink.Previewer, of *config.Pipeline, patterns buffer.Patterns, b *buffer.Lease) error {
 	if p.Events = b.Len(); b.ProjectErr != nil {
 		p.ProjectErr = b.ProjectErr
+		for _, e := range b.AllEvents() {
+			p.ProjectFails = append(p.ProjectFails, e.Identity())
+		}
 		return nil
 	}
 	for _, r := range b.Rejected {

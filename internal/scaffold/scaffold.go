@@ -139,7 +139,7 @@ func (d *Draft) Text() string {
 	w.line(2, "#dead_letter:")
 	w.line(2, "#  hook: {url: https://ops.example/dead}")
 	w.blank()
-	w.comment(2, "Delivered events are deleted. An archive keeps copies, in a table that `relay migrate` creates:")
+	w.comment(2, d.Source.aboutArchive())
 	w.line(2, "#archive: {table: outbox_archive}")
 	w.blank()
 	w.comment(1, "One process runs all pipelines of this list. For another table, let `relay init -o more.yaml` write a second file, move its entry here, "+
@@ -148,6 +148,19 @@ func (d *Draft) Text() string {
 	w.line(1, "#  source: {url: \"${"+SourceVariable+"}\", table: invoice_events}")
 	w.line(1, "#  sink: {url: \"${RELAY_INVOICES_SINK_URL}\"}")
 	return w.String()
+}
+
+// aboutArchive says what an archive has.
+func (s *Source) aboutArchive() string {
+	const sent = " An archive keeps what was sent, in a table that `relay migrate` creates. It does not keep the rows, so `relay replay` cannot send them again:"
+	_, stays := s.Stays()
+	switch {
+	case !s.IsCustom():
+		return "Delivered events are deleted. An archive keeps copies, in a table that `relay migrate` creates:"
+	case stays:
+		return "Delivered rows stay." + sent
+	}
+	return "Delivered rows are deleted." + sent
 }
 
 // NameOf returns the name of a pipeline for a table.

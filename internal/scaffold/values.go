@@ -36,6 +36,9 @@ func (d *Draft) Probes() (all []Probe) {
 		default:
 			all = append(all, s.later(c)...)
 			all = append(all, s.sent(c)...)
+			if payload == nil && c.Text() && !isSecret(s.Table, c.Name) {
+				all = append(all, s.encoded(c))
+			}
 		}
 	}
 	return all
@@ -146,4 +149,17 @@ func (s *Source) sent(c *introspect.Column) []Probe {
 			Lines: s.linesOf(stateMark(c), m),
 		}
 	}}}
+}
+
+// encoded returns the probe of a text column of a row that is sent as a whole: JSON in it becomes a string.
+func (s *Source) encoded(c *introspect.Column) Probe {
+	name := identifier(c.Name)
+	condition, object := name+`::text ~ '^\s*(\{\s*("|\})|\[\s*[\[{"\]])'`, "add || jsonb_build_object("+text(c.Name)+", e."+name+"::jsonb) to the payload"
+	if s.Driver == "sqlite" {
+		condition, object = "substr(ltrim("+name+"), 1, 1) IN ('{', '[') AND json_valid("+name+")", "write json(e."+name+") in place of e."+name
+	}
+	return Probe{condition, func(rows string) Notice {
+		return Notice{Column: c.Name, Text: "Warning: " + rows + " have JSON in the text column " + c.Name + ". It is sent as a string that contains JSON. To send it as JSON, " + object +
+			" in source.project; a row in which it is no JSON then becomes a dead letter."}
+	}}
 }

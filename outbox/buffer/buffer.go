@@ -234,7 +234,8 @@ type Diagnoser interface {
 	// returns a finding for each check, OK ones too.
 	Diagnose(ctx context.Context) []Finding
 
-	// Peek returns up to limit events that a claim would take first, as the claim would return them. It
+	// Peek returns up to limit events that a claim would take first, as the claim would return them. Of those that a claim
+	// would halve because of ErrEventData, it returns the bad ones alone as rejected, unless all are bad. It
 	// writes nothing, and no other transaction waits for it. It returns nil, nil if there are none.
 	Peek(ctx context.Context, limit int) (*Lease, error)
 

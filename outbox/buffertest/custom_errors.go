@@ -16,6 +16,7 @@ var customErrorCases = []testCase{
 	{name: "custom/reports projection errors", run: customErrors},
 	{name: "custom/bad event does not block the others", run: customBad},
 	{name: "custom/halving isolates the bad event", run: customHalved},
+	{name: "custom/peek shows the events beside bad ones", run: customPeeked},
 }
 
 // wrong expects a batch of these events whose projection failed, and an error of one line that
@@ -134,7 +135,11 @@ func customErrors(t *testing.T, h Harness) {
 					fails(t, "the projection", b.ProjectErr, c.is)
 				}
 			}
-			expect(peek(t, f, 10))
+			if peeked := peek(t, f, 10); c.is != nil {
+				wrongEvent(t, peeked, ids, 1)
+			} else {
+				expect(peeked)
+			}
 			b := claim(t, f.Buffer, 10)
 			expect(b)
 			equal(t, "state", ledgerOf(t, f, b.GroupID).State, "leased")
@@ -199,4 +204,28 @@ func customHalved(t *testing.T, h Harness) {
 	}
 	empty(t, f)
 	onlyRows(t, f, ids[2:])
+}
+
+func customPeeked(t *testing.T, h Harness) {
+	f := h.Open(t, Options{Project: `
+		SELECT e.{id} AS id, CASE WHEN ` + overflows + ` = 1 THEN '{}' END AS payload FROM {table} e WHERE e.group_id = {group}`})
+	events := orders(7)
+	f.Insert(t, events[:2]...)
+	claim(t, f.Buffer, 2) // Peek skips claimed events
+	events = events[2:]
+	events[0].Topic, events[3].Topic = "bad", "bad"
+	ids := f.Insert(t, events...)
+	peeked := peek(t, f, 5)
+	ok(t, "the projection of the batch", peeked.ProjectErr)
+	equal(t, "all events", peeked.IDs(), ids)
+	equal(t, "events that can be sent", peeked.Batch.IDs(), []int64{ids[1], ids[2], ids[4]})
+	for _, e := range peeked.Events {
+		equal(t, "payload", string(e.Payload), "{}")
+	}
+	for _, r := range peeked.Rejected {
+		fails(t, "the projection of the event", r.Err, buffer.ErrEventData)
+	}
+	if peeked = peek(t, f, 1); !errors.Is(peeked.ProjectErr, buffer.ErrEventData) {
+		t.Fatalf("the projection of a bad event alone: %v", peeked.ProjectErr)
+	}
 }

@@ -22,13 +22,17 @@ type SchemaConfig struct {
 	// Notify adds the trigger that notifies the relay of inserts; not to a custom table. It is never dropped. Migrate does
 	// not install it through a pooler, which loses notifications.
 	Notify bool
+	// Stamped is set if the pipeline claims by stamp, as with `order: key`. A table that Migrate makes then leaves room on its pages for the stamps
+	// (fillfactor 50). A table that exists stays as it is.
+	Stamped bool
 	// Custom is set for a custom table, which is neither made nor changed. Schema is made if it is named and does not exist.
 	Custom bool
 }
 
 func (c SchemaConfig) config() migrate.Config {
 	return migrate.Config{
-		Table: c.Table, Schema: c.Schema, Payload: migrate.Payload(c.Payload), Archive: c.Archive, ArchiveByDay: c.ArchiveByDay, Notify: c.Notify, Custom: c.Custom,
+		Table: c.Table, Schema: c.Schema, Payload: migrate.Payload(c.Payload), Archive: c.Archive, ArchiveByDay: c.ArchiveByDay, Notify: c.Notify, Stamped: c.Stamped,
+		Custom: c.Custom,
 	}
 }
 

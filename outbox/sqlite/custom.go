@@ -221,13 +221,18 @@ func (c *customTable) pick(ctx context.Context, tx transaction, batch *buffer.Le
 
 func (c *customTable) stamp(ctx context.Context, tx transaction, batch *buffer.Lease) error {
 	if c.b.conditional() {
-		ids := idset.JSONIDs(batch.IDs())
-		if err := c.b.stamped(len(batch.Events))(tx.exec(ctx, stampPickedCustomSQL, tx.shape.stampOf(batch.GroupID), ids)); err != nil || !c.b.marks() {
-			return err
-		}
-		return c.noteVersions(ctx, tx, ids)
+		return c.stampEach(ctx, tx, batch)
 	}
 	return c.b.stamped(len(batch.Events))(tx.exec(ctx, stampCustomSQL, tx.shape.stampOf(batch.GroupID), batch.FirstID, batch.LastID))
+}
+
+// stampEach stamps the events of a batch, and no row between them.
+func (c *customTable) stampEach(ctx context.Context, tx transaction, batch *buffer.Lease) error {
+	ids := idset.JSONIDs(batch.IDs())
+	if err := c.b.stamped(len(batch.Events))(tx.exec(ctx, stampPickedCustomSQL, tx.shape.stampOf(batch.GroupID), ids)); err != nil || !c.b.marks() {
+		return err
+	}
+	return c.noteVersions(ctx, tx, ids)
 }
 
 // topics are in what the projection returns.

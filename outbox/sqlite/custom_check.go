@@ -202,6 +202,7 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 		c.marks(ctx, d, s.columns)
 	} else {
 		c.undecided(ctx, d)
+		c.excluded(ctx, d)
 	}
 	c.early(ctx, d, s)
 	c.postponed(ctx, d, s)

@@ -147,6 +147,19 @@ func (c *customTable) undecided(ctx context.Context, d *diagnosis) {
 	}
 }
 
+// excluded adds how many rows source.where excludes, if no event is due.
+func (c *customTable) excluded(ctx context.Context, d *diagnosis) {
+	where := c.b.config.Custom.Where
+	var waits bool
+	err := c.b.db.QueryRowContext(ctx, "SELECT EXISTS (SELECT 1 FROM "+db.Quote(c.b.config.Table)+" AS e WHERE e.group_id IS NULL AND (\n"+where+"\n))").Scan(&waits)
+	if d.failed("source.where", err) || waits {
+		return
+	}
+	if n, err := c.b.CountExcluded(ctx, projection.MaxExcluded+1); !d.failed("source.where", err) && n > 0 {
+		d.findings = append(d.findings, projection.Excluded(n, db.Quote(c.b.config.Table), where))
+	}
+}
+
 // isInserted reports whether ages are measured by the column.
 func (c *customTable) isInserted(column string) bool {
 	return strings.EqualFold(column, cmp.Or(c.b.config.Custom.CreatedAt, "created_at"))

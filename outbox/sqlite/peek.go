@@ -3,11 +3,13 @@ package sqlite
 import (
 	"context"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
 	"github.com/outboxrelay/relay/outbox/internal/projection"
@@ -22,6 +24,15 @@ func (b *Buffer) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 	batch := &buffer.Lease{Batch: buffer.Batch{GroupID: buffer.NewGroupID(), Pipeline: b.config.Pipeline}, ClaimedAt: time.Now(), ClaimedLocal: time.Now()}
 	if err := b.upkeep.peek(ctx, batch, limit); err != nil || batch.Len() == 0 {
 		return nil, err
+	}
+	if c, ok := b.upkeep.(*customTable); ok {
+		batch = projection.PeekParts(batch, func(limit int, without []outbox.Event) (*buffer.Lease, error) {
+			part := &buffer.Lease{Batch: buffer.Batch{GroupID: buffer.NewGroupID(), Pipeline: b.config.Pipeline}}
+			if err := c.peekWithout(ctx, part, limit, without); err != nil || part.Len() == 0 {
+				return nil, err
+			}
+			return part, nil
+		})
 	}
 	ids := batch.IDs()
 	batch.FirstID, batch.LastID = ids[0], ids[len(ids)-1]
@@ -89,7 +100,12 @@ const queryOnlySQL = `PRAGMA query_only = ON`
 // peek stamps the events, projects them, and rolls the stamp back: the projection sees what it would
 // see after a claim. Other writers wait meanwhile, at most for peekTimeout. The connection is closed
 // afterwards; it cannot write any more once the projection has begun.
-func (c *customTable) peek(ctx context.Context, batch *buffer.Lease, limit int) (err error) {
+func (c *customTable) peek(ctx context.Context, batch *buffer.Lease, limit int) error {
+	return c.peekWithout(ctx, batch, limit, nil)
+}
+
+// peekWithout is peek, without some events.
+func (c *customTable) peekWithout(ctx context.Context, batch *buffer.Lease, limit int, without []outbox.Event) (err error) {
 	conn, err := db.Open(c.b.file, "rw", c.b.config.pragmas()...)
 	if err != nil {
 		return err
@@ -97,11 +113,18 @@ func (c *customTable) peek(ctx context.Context, batch *buffer.Lease, limit int) 
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	fits := 0 // fewer events, if those are too large
 	err = c.b.explain(ctx, peeking, c.b.begin(ctx, conn, nil, func(tx transaction) error {
-		if err := c.pick(ctx, tx, batch, claimmode.Stamp, c.b.cursor.Position(), limit); err != nil || len(batch.Events) == 0 {
+		if err := c.pick(ctx, tx, batch, claimmode.Stamp, c.b.cursor.Position(), limit+len(without)); err != nil {
 			return err
 		}
+		batch.Events = slices.DeleteFunc(batch.Events, func(e outbox.Event) bool {
+			return slices.ContainsFunc(without, func(other outbox.Event) bool { return other.ID == e.ID })
+		})
+		batch.Events = batch.Events[:min(len(batch.Events), limit)]
+		if len(batch.Events) == 0 {
+			return nil
+		}
 		batch.FirstID, batch.LastID = batch.Events[0].ID, batch.Events[len(batch.Events)-1].ID
-		if err := c.stamp(ctx, tx, batch); err != nil {
+		if err := c.stampEach(ctx, tx, batch); err != nil {
 			return err
 		}
 		if _, err := tx.exec(ctx, queryOnlySQL); err != nil {
@@ -120,7 +143,7 @@ func (c *customTable) peek(ctx context.Context, batch *buffer.Lease, limit int) 
 		return errNothing // rolls back
 	}))
 	if fits > 0 {
-		return c.peek(ctx, batch, fits)
+		return c.peekWithout(ctx, batch, fits, without)
 	}
 	if errors.Is(err, errNothing) {
 		err = nil

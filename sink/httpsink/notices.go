@@ -7,6 +7,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -181,14 +182,17 @@ func saysFailure(d *jsontext.Decoder, member string) (string, error) {
 		if d.PeekKind() == 'f' {
 			return `"` + member + `": false`, nil
 		}
-	case "status":
+	case "status", "result":
 		if d.PeekKind() == '"' {
 			value, err := d.ReadToken()
-			if text := value.String(); err == nil && (strings.EqualFold(text, "error") || strings.EqualFold(text, "failed")) {
-				return `"status": "` + text + `"`, nil
+			if text := value.String(); err == nil && slices.Contains(failureWords, strings.ToLower(text)) {
+				return `"` + member + `": "` + text + `"`, nil
 			}
 			return "", err
 		}
+		return nestedErrors(d, member)
+	case "data":
+		return nestedErrors(d, member)
 	case "hasErrors", "HasErrors", "has_errors":
 		if d.PeekKind() == 't' {
 			return `"` + member + `": true`, nil
@@ -199,6 +203,27 @@ func saysFailure(d *jsontext.Decoder, member string) (string, error) {
 		return saysError(d, member)
 	}
 	return "", d.SkipValue()
+}
+
+// failureWords are what a status or a result says of a request that failed, in lower case.
+var failureWords = []string{"error", "failed", "fail", "failure"}
+
+// nestedErrors reads a member's value and returns where it has errors, if it is an object. It does not look for one "error": that may be a field of what the
+// API has stored.
+func nestedErrors(d *jsontext.Decoder, member string) (string, error) {
+	if d.PeekKind() != '{' {
+		return "", d.SkipValue()
+	}
+	failed, err := failedMember(d, func(d *jsontext.Decoder, member string) (string, error) {
+		if member == "errors" || member == "Errors" {
+			return nonEmpty(d, member)
+		}
+		return "", d.SkipValue()
+	})
+	if failed != "" {
+		failed += ` in "` + member + `"`
+	}
+	return failed, err
 }
 
 // saysError reads a member's value and returns its name if it is an error.

@@ -35,6 +35,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"slices"
 	"strings"
 
@@ -182,7 +183,12 @@ func (s *Sink) combine(calls []*call, rejected []sink.EventError) error {
 // Check implements sink.Sink: every master answers a PING.
 func (s *Sink) Check(ctx context.Context) error {
 	err := s.servers.ForEachMaster(ctx, func(ctx context.Context, c *redis.Client) error {
-		return c.Ping(ctx).Err()
+		err := c.Ping(ctx).Err()
+		// A timeout may come without the address.
+		if timeout, ok := errors.AsType[net.Error](err); ok && timeout.Timeout() && !strings.Contains(err.Error(), c.Options().Addr) {
+			err = fmt.Errorf("%s: %w", c.Options().Addr, err)
+		}
+		return err
 	})
 	if err != nil {
 		return s.secrets.redact(sink.Unavailable(withCause(fmt.Errorf("redis: %w", explainProtocol(sink.ExplainTLS(err))))))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -177,6 +178,22 @@ func TestCheck_AnotherProtocol(t *testing.T) {
 	s := open(t, redissink.Config{URL: strings.Replace(server.URL, "http", "redis", 1), Stream: "s"})
 	err := s.Check(testkit.Timeout(t, time.Minute))
 	testkit.ErrorContains(t, err, "is it Redis?")
+	if !errors.Is(err, sink.ErrUnavailable) {
+		t.Errorf("%v is no outage", err)
+	}
+}
+
+// A server that hangs is named with its address.
+func TestCheck_NoAnswer(t *testing.T) {
+	t.Parallel()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections and never answers
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, silent.Close()) })
+	s := open(t, redissink.Config{URL: "redis://" + silent.Addr().String(), Stream: "s"})
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	err = s.Check(ctx)
+	testkit.ErrorContains(t, err, silent.Addr().String())
 	if !errors.Is(err, sink.ErrUnavailable) {
 		t.Errorf("%v is no outage", err)
 	}

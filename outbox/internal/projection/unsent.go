@@ -1,6 +1,7 @@
 package projection
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -86,6 +87,25 @@ func Undecided(rows, looked, table string) buffer.Finding {
 	return buffer.Finding{
 		Level: buffer.LevelWarning, Subject: "source.where", Text: "for rows of table " + table + " the condition is NULL (" + rows + " of the last " + looked + "), because a column that it compares is NULL: such a row is no event, and stays",
 		Fix: "if they are events, add to the comparison: OR <column> IS NULL; otherwise: AND <column> IS NOT NULL",
+	}
+}
+
+// MaxExcluded is up to how many rows that are no events are counted.
+const MaxExcluded = 1000
+
+// Excluded is the finding about rows that source.where excludes while no event is due: more than [MaxExcluded], if there are as many. It is how a table looks
+// whose events are all sent, and how it looks with a wrong condition.
+func Excluded(rows int, table, where string) buffer.Finding {
+	count := strconv.Itoa(rows) + " rows"
+	switch {
+	case rows > MaxExcluded:
+		count = "more than " + strconv.Itoa(MaxExcluded) + " rows"
+	case rows == 1:
+		count = "1 row"
+	}
+	return buffer.Finding{
+		Level: buffer.LevelOK, Subject: "source.where",
+		Text: "no event is due; the condition excludes " + count + " of table " + table + ": " + strings.Join(strings.Fields(where), " "),
 	}
 }
 

@@ -129,6 +129,12 @@ func (t *Table) Read(ctx context.Context, batch *buffer.Lease) error {
 
 // Peek projects the events that a claim would take first, in a claim that is rolled back: one transaction, whose settings change within it.
 func (t *Table) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
+	batch, err := t.peek(ctx, limit, nil)
+	return projection.PeekParts(batch, func(limit int, without []outbox.Event) (*buffer.Lease, error) { return t.peek(ctx, limit, without) }), err
+}
+
+// peek is Peek, without some events, and of events that fail together.
+func (t *Table) peek(ctx context.Context, limit int, without []outbox.Event) (*buffer.Lease, error) {
 	var (
 		p     = t.newProjecting(buffer.NewGroupID())
 		clock time.Time
@@ -142,7 +148,7 @@ func (t *Table) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 		{SQL: "BEGIN ISOLATION LEVEL READ COMMITTED"},
 		begin,
 		{
-			SQL: t.tables.SQL(t.either(peekSQL, peekUUIDSQL)), Args: []string{p.groupID.String(), pg.Int(after), pg.Int(int64(limit)), t.tables.Buffer, t.Base.Owner},
+			SQL: t.tables.SQL(t.either(peekSQL, peekUUIDSQL)), Args: []string{p.groupID.String(), pg.Int(after), pg.Int(int64(limit)), t.tables.Buffer, t.Base.Owner, t.finds(without, (&buffer.Batch{Events: without}).IDs())},
 			Row: func(v [][]byte) error {
 				clock = pg.ReadTime(v[4])
 				if err := p.readClaimed(v); err != nil {
@@ -163,7 +169,7 @@ func (t *Table) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 	steps = append(steps, pg.Step{SQL: "ROLLBACK"})
 	err := t.run(ctx, p, steps)
 	if limit > 1 && (errors.Is(err, buffer.ErrTooLarge) || p.notRead != nil) {
-		return t.peekAgain(ctx, max(1, min(limit/2, p.Fitted())))
+		return t.peekAgain(ctx, max(1, min(limit/2, p.Fitted())), without)
 	}
 	if err != nil {
 		return nil, t.Base.Explain(ctx, "peeking", err)
@@ -184,9 +190,9 @@ func (t *Table) Peek(ctx context.Context, limit int) (*buffer.Lease, error) {
 
 // peekAgain peeks at fewer events. The connection of the first peek was closed in mid-answer, and its transaction may
 // keep the rows locked a moment longer.
-func (t *Table) peekAgain(ctx context.Context, limit int) (l *buffer.Lease, err error) {
+func (t *Table) peekAgain(ctx context.Context, limit int, without []outbox.Event) (l *buffer.Lease, err error) {
 	for wait := time.Millisecond; wait < 2*time.Second; wait *= 2 {
-		if l, err = t.Peek(ctx, limit); l != nil || err != nil {
+		if l, err = t.peek(ctx, limit, without); l != nil || err != nil {
 			return l, err
 		}
 		select {

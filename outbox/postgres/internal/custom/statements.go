@@ -99,6 +99,7 @@ SELECT id, key, created_at FROM stamped`
 WITH picked AS MATERIALIZED (
   SELECT e.custom_id AS id, e.created_at AS created_at FROM custom_events e
   WHERE e.custom_id > $2::bigint AND e.group_id IS NULL AND custom_where AND ` + ledger.AvailableOfSQL + `
+    AND NOT e.custom_id::bigint = ANY ($6::bigint[])
   ORDER BY e.custom_id LIMIT $3::bigint
   FOR UPDATE SKIP LOCKED
 ), stamped AS (

@@ -39,7 +39,7 @@ SELECT first_id, uuids FROM outbox_batches WHERE group_id = $1::uuid AND uuids I
 	peekUUIDSQL = `
 WITH picked AS MATERIALIZED (
   SELECT e.custom_id AS id, e.created_at AS created_at FROM custom_events e
-  WHERE e.group_id IS NULL AND custom_where AND $2::bigint IS NOT NULL
+  WHERE e.group_id IS NULL AND custom_where AND $2::bigint IS NOT NULL AND NOT e.custom_id = ANY ($6)
   LIMIT $3::bigint
   FOR UPDATE SKIP LOCKED
 ), stamped AS (

@@ -434,6 +434,9 @@ func (d *diagnosis) projection(ctx context.Context) {
 	}
 	if batch == nil || batch.Len() == 0 {
 		d.ok(about, "the server accepts it; there are no events to run it for")
+		if n, err := d.state.Custom.CountExcluded(ctx, projection.MaxExcluded+1); !d.failed("source.where", err) && n > 0 {
+			d.findings = append(d.findings, projection.Excluded(n, d.state.Tables.Events, d.state.Custom.Where()))
+		}
 		return
 	}
 	if errors.Is(batch.ProjectErr, buffer.ErrDatabaseUnavailable) {

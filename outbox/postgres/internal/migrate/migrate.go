@@ -85,6 +85,9 @@ func migrate(ctx context.Context, url string, c Config, timeout time.Duration) (
 	if err == nil { // what was planted meanwhile
 		err = refuseForeign(ctx, tx, c)
 	}
+	if err == nil && !exists && c.Stamped && !c.Custom {
+		_, err = tx.Exec(ctx, "ALTER TABLE "+c.events()+" SET (fillfactor = 50)")
+	}
 	if err == nil && !exists {
 		applied, err = nameTable(ctx, tx, c, applied)
 	}

@@ -44,6 +44,8 @@ type Config struct {
 	// Notify adds the trigger that notifies the relay of inserts; not to a custom table. It is never dropped. Migrate does
 	// not install it through a pooler, which loses notifications.
 	Notify bool
+	// Stamped is set if the pipeline claims by stamp: a table that Migrate makes leaves room for the stamps.
+	Stamped bool
 	// Custom is set for a custom table, which is neither made nor changed. Schema is made if it
 	// is named and does not exist.
 	Custom bool
