@@ -46,9 +46,31 @@ func unknownMembers(text string, input valueKind) []UnknownMember {
 	if err != nil {
 		return nil
 	}
-	r := reader{found: new([]UnknownMember), steps: new(int)}
+	return read(query, input).found
+}
+
+// ReadsStatus reports whether a program for results reads the status of the answer. What is named so within the body is not meant.
+func ReadsStatus(results *gojq.Query) bool {
+	reads := read(results, answer).status
+	walk(results, func(node any) {
+		if p, ok := node.(*gojq.PatternObject); ok {
+			reads = reads || strings.TrimPrefix(p.Key, "$") == "status"
+		}
+	})
+	return reads
+}
+
+func read(query *gojq.Query, input valueKind) *noted {
+	r := reader{noted: new(noted)}
 	r.query(query, value{kind: input})
-	return *r.found
+	return r.noted
+}
+
+// noted is what a reader found.
+type noted struct {
+	found  []UnknownMember
+	status bool // of the answer
+	steps  int
 }
 
 // value is what is known of a value: a body, an event or an answer, in so many arrays.
@@ -94,15 +116,14 @@ func either(a, b value) value {
 
 // reader walks a program and notes the members that it reads.
 type reader struct {
-	found *[]UnknownMember
-	steps *int
-	quiet bool // nothing is noted
+	*noted
+	quiet bool // no unknown member is noted
 	scope[value]
 }
 
 // query returns what is known of the results of a query.
 func (r reader) query(q *gojq.Query, in value) value {
-	if *r.steps++; q == nil || *r.steps > maxSteps {
+	if r.steps++; q == nil || r.steps > maxSteps {
 		return value{}
 	}
 	r.scope = r.define(q.FuncDefs)
@@ -166,13 +187,14 @@ func (r reader) index(i *gojq.Index, of, in value) value {
 // member reads a member, and notes one that the value never has.
 func (r reader) member(name string, of value) value {
 	m := UnknownMember{name, kindNames[of.kind]}
+	r.status = r.status || of == value{kind: answer} && name == "status"
 	switch {
 	case of.kind == unknown || of.kind == never || of.depth > 0:
 		return value{}
 	case of.kind != event && name == "events":
 		return value{event, 1}
-	case !slices.Contains(members[of.kind], name) && !r.quiet && !slices.Contains(*r.found, m):
-		*r.found = append(*r.found, m)
+	case !slices.Contains(members[of.kind], name) && !r.quiet && !slices.Contains(r.found, m):
+		r.found = append(r.found, m)
 	}
 	return value{}
 }

@@ -23,6 +23,8 @@ type Sink struct {
 	results *jq.Program // may be nil
 	// resultsReadEvents reports whether results may read the events.
 	resultsReadEvents bool
+	// resultsReadStatus reports whether results read the status: then they know that they speak of a 4xx.
+	resultsReadStatus bool
 	hasWorked         atomic.Bool // request has made a body
 	header            http.Header // the same for all requests
 	templated         []templatedHeader
@@ -113,6 +115,7 @@ func newSink(c Config) (*Sink, error) {
 	if s.results, err = compile(c.Results, c.ProgramSecrets); err != nil {
 		return nil, fmt.Errorf("results: %w", err)
 	}
+	s.resultsReadStatus = s.results != nil && jq.ReadsStatus(s.results.Query)
 	s.resultsReadEvents = s.results != nil && !ignoresEvents(s.results.Query)
 	s.redactor = newRedactor(target, c.Headers, slices.Concat(c.accessSecrets(), s.proxySecrets(), slices.Collect(maps.Values(c.ProgramSecrets)), c.Secrets)...)
 	s.tokens = newTokens(c, s.transport, s.redactor)

@@ -61,9 +61,10 @@ func (s *Sink) readResponse(ctx context.Context, resp *http.Response, r *request
 		}
 		return nil, said
 	}
-	if len(failed) == 0 && !isSuccess(resp.StatusCode) {
+	if !isSuccess(resp.StatusCode) && (len(failed) == 0 || len(failed) < len(r.indexes) && !s.resultsReadStatus) {
 		// The status says that something was rejected, but the program found nothing. Without this
-		// check a program that looks in the wrong place would lose events silently.
+		// check a program that looks in the wrong place would lose events silently. So would one that names some events of a request of which the
+		// API took nothing; only a program that looks at the status can say that it took the others.
 		whole := response{status: resp.StatusCode, quote: s.redactor.quote(text, false)}
 		return nil, whole.classify(s.cfg, b)
 	}
