@@ -28,8 +28,8 @@ type Pipeline struct {
 	// Sinks are the configured ones of several, and Router is ready while events are routed to them; nil for a single sink.
 	Sinks  []Sink
 	Router Readiness
-	// RetryNow makes every waiting batch due, and returns how many.
-	RetryNow func(ctx context.Context) (batches int, err error)
+	// RetryNow makes every waiting batch due.
+	RetryNow func(ctx context.Context) (Retried, error)
 	// Pauser pauses and resumes the pipeline and its sinks; nil if it cannot be paused.
 	Pauser buffer.Pauser
 	// Archive knows the size of the archive; nil: there is none.
