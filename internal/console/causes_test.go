@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/chromedp/chromedp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxrelay/relay/internal/testkit"
@@ -19,7 +18,7 @@ import (
 // cards are the titles of the problems, with the pipelines that they name.
 func (b *tab) cards() []string {
 	b.t.Helper()
-	all, err := chromedp.Run(b, chromedp.Evaluate[[]string]("[...document.querySelectorAll('#problems article h2')].map(e => e.innerText)"))
+	all, err := evaluate[[]string](b, "[...document.querySelectorAll('#problems article h2')].map(e => e.innerText)")
 	if err != nil { // the page is loaded again
 		return nil
 	}

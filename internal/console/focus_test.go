@@ -2,6 +2,7 @@ package console_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/chromedp/chromedp"
@@ -60,4 +61,22 @@ func TestLive_Focus(t *testing.T) {
 	b.do(chromedp.KeyEvent("\r"))
 	b.see("What waits")
 	b.expectQuiet()
+}
+
+// TestReadAgain: what is read of a page that loads itself again meanwhile is read once more.
+func TestReadAgain(t *testing.T) {
+	t.Parallel()
+	s := open(t, "")
+	b := newTab(t, s)
+	b.goTo("/login")
+	left := false
+	title, err := readAgain(func() (string, error) {
+		if !left {
+			left = true
+			return chromedp.Run(b, chromedp.Evaluate[string]("location.reload(); new Promise(() => {})", chromedp.EvalAwaitPromise))
+		}
+		return evaluate[string](b, "document.title")
+	})
+	testkit.NoError(t, err)
+	testkit.Equal(t, "title", strings.Contains(title, "Relay"), true)
 }
