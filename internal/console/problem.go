@@ -3,6 +3,8 @@ package console
 import (
 	"cmp"
 	"time"
+
+	"github.com/outboxrelay/relay/internal/admin"
 )
 
 // problem is something that is wrong with a pipeline: what, since when, what happens by itself, and what to do.
@@ -28,8 +30,10 @@ type problem struct {
 	Refuses bool
 	// Joined: problems of one server with this title and Fix are one, whatever their details are.
 	Joined bool
-	// OnlyVacuum: it blocks vacuum, and keeps no event, as far as is known.
-	OnlyVacuum bool
+	// Minor: a transaction is the cause, and keeps no event that is committed, as far as is known: it blocks vacuum, or a writer waits for it.
+	Minor bool
+	// Of is the transaction that is the cause; zero: none, or it is not known.
+	Of transaction
 	// Deadly: so many events become dead letters, or a transaction blocks some, that somebody should look now.
 	Deadly bool
 	// Key finds the problem in the next report if its title changes; such a problem has a page of its own and is never grouped.
@@ -70,4 +74,26 @@ func (p *problem) rank() int {
 		return 3
 	}
 	return 2
+}
+
+// transaction is one of those that a database has open; or a replication slot.
+type transaction struct {
+	pid   int
+	name  string    // of a prepared one
+	began time.Time // zero: not known
+}
+
+func transactionOf(b *admin.BlockerReport) transaction { return transaction{b.PID, b.Name, b.BeganAt} }
+
+func (t transaction) isKnown() bool { return t.pid != 0 || t.name != "" }
+
+// isOther reports whether t is not that one, as far as is known: process ids are reused, and a session begins other transactions.
+func (t transaction) isOther(that transaction) bool {
+	switch {
+	case !t.isKnown() || !that.isKnown():
+		return false
+	case t.pid != that.pid || t.name != that.name:
+		return true
+	}
+	return !t.began.IsZero() && !that.began.IsZero() && !t.began.Equal(that.began)
 }

@@ -11,7 +11,9 @@ const (
 	titleWaits    = "batches wait for a retry"
 	titleLocked   = "a transaction locks its table"
 	keyDead       = "dead letters"
-	causeLock     = "lock"
+	// titleWriterWaits is that of a pipeline whose table is not the locked one.
+	titleWriterWaits = "a writer waits for another transaction"
+	causeLock        = "lock"
 )
 
 // kindProblem says what the kind of a readiness error, or else its class, means.

@@ -21,7 +21,7 @@ func (f *finder) addTableLocks() {
 func (s *Console) lockProblem(pipeline string, b *admin.BlockerReport) problem {
 	of := kindProblem[buffer.KindLocked]
 	one := problem{
-		Pipeline: pipeline, Server: s.servers[pipeline], Title: of.title, Detail: s.config.Redact(b.Text), Alone: of.alone, Do: of.do, Fix: s.config.Redact(b.Fix), Joined: true,
+		Pipeline: pipeline, Server: s.servers[pipeline], Title: of.title, Detail: s.config.Redact(b.Text), Of: transactionOf(b), Alone: of.alone, Do: of.do, Fix: s.config.Redact(b.Fix), Joined: true,
 		Link: "doctor", LinkText: "all open transactions",
 	}
 	switch {
@@ -33,21 +33,39 @@ func (s *Console) lockProblem(pipeline string, b *admin.BlockerReport) problem {
 	return one
 }
 
-// addRowLocks says which transaction holds locks in the event table, if it keeps events.
+// endIt is what to do about a transaction, before what ends it.
+const endIt = "Find out whose it is, and end it:"
+
+// addRowLocks says which transaction holds locks in the event table, or is waited for by one that does, if it keeps events.
 func (f *pipelineFinder) addRowLocks() {
-	p := f.p
-	if b := p.LockedBy; b != nil {
+	p, b := f.p, f.p.RowsLockedBy
+	switch {
+	case p.LockedBy != nil:
+		title := "stands still: a transaction holds locks in its table"
+		if p.LockedBy.WritersWait {
+			title = "stands still: what holds locks in its table waits for a transaction"
+		}
 		f.add(problem{
-			Title: "stands still: a transaction holds locks in its table", Detail: b.Text, Cause: buffer.NotReadyStalled,
+			Title: title, Detail: p.LockedBy.Text, Of: transactionOf(p.LockedBy), Cause: buffer.NotReadyStalled,
 			Alone: "Nothing ends it. The relay does not claim rows that are locked, and with order: key no later event of their keys. It continues when that transaction ends.",
-			Do:    "Find out whose it is, and end it:", Fix: b.Fix, Link: "doctor", LinkText: "all open transactions",
+			Do:    endIt, Fix: p.LockedBy.Fix, Link: "doctor", LinkText: "all open transactions",
 		})
-	}
-	if b := p.RowsLockedBy; b != nil && p.LockedBy == nil && p.LockKeepsEvents() {
+	case b == nil:
+	case p.LockKeepsEvents():
+		title := "a transaction blocks events: it holds locks in their table"
+		if b.WritersWait {
+			title = "a transaction blocks events: what holds locks in their table waits for it"
+		}
 		f.add(problem{
-			Title: "a transaction blocks events: it holds locks in their table", Detail: b.Text, Warning: true, Deadly: true, Cause: causeLock,
+			Title: title, Detail: b.Text, Of: transactionOf(b), Warning: true, Deadly: true, Cause: causeLock,
 			Now:   fmt.Sprintf("%s; the oldest waits for %s.", pendingText(p.Pending), admin.Oldest(p.Pending, p.OldestPendingSeconds, "")),
-			Alone: lockAlone, Do: "Find out whose it is, and end it:", Fix: b.Fix, Link: "doctor", LinkText: "all open transactions",
+			Alone: lockAlone, Do: endIt, Fix: b.Fix, Link: "doctor", LinkText: "all open transactions",
+		})
+	case b.WritersWait:
+		f.add(problem{
+			Title: titleWriterWaits, Detail: b.Text, Of: transactionOf(b), Warning: true, Minor: true,
+			Alone: "Nothing ends it. A transaction that has written into the table of this pipeline waits for it, and so do the events of that one. The relay sends all others.",
+			Do:    endIt, Fix: b.Fix, Link: "doctor", LinkText: "all open transactions",
 		})
 	}
 }
@@ -55,13 +73,13 @@ func (f *pipelineFinder) addRowLocks() {
 // addVacuum says what blocks vacuum, unless addRowLocks has said it.
 func (f *pipelineFinder) addVacuum() {
 	p, b := f.p, f.p.VacuumBlockedBy
-	if b == nil || p.LockedBy != nil && p.LockedBy.Fix == b.Fix || p.RowsLockedBy != nil && p.RowsLockedBy.Fix == b.Fix && p.LockKeepsEvents() {
+	if b == nil || p.LockedBy != nil && p.LockedBy.Fix == b.Fix || p.RowsLockedBy != nil && p.RowsLockedBy.Fix == b.Fix && (p.LockKeepsEvents() || b.WritersWait) {
 		return
 	}
 	one := problem{
-		Title: blockerTitle(b), Detail: b.Text, Warning: true,
+		Title: blockerTitle(b), Detail: b.Text, Of: transactionOf(b), Warning: true,
 		Alone: "Nothing ends it. It keeps no event from being sent, but the database's tables grow.",
-		Do:    "Find out whose it is, and end it:", Fix: b.Fix, Link: "doctor", LinkText: "all that block vacuum", OnlyVacuum: true,
+		Do:    endIt, Fix: b.Fix, Link: "doctor", LinkText: "all that block vacuum", Minor: true,
 	}
 	if b.LocksBuffer {
 		one.Title, one.Alone = "a transaction can block events: it holds locks in their table", canLockAlone(p)
@@ -72,13 +90,13 @@ func (f *pipelineFinder) addVacuum() {
 	f.add(one)
 }
 
-// withoutVacuum leaves out what blocks vacuum only if ending the same transaction is what another problem proposes.
-func withoutVacuum(all []problem) []problem {
+// withoutMinor leaves out minor problems if ending the same transaction is what another one proposes.
+func withoutMinor(all []problem) []problem {
 	ends := map[string]bool{} // what ends a transaction that keeps events
 	for i := range all {
-		ends[all[i].Fix] = ends[all[i].Fix] || all[i].Fix != "" && !all[i].OnlyVacuum
+		ends[all[i].Fix] = ends[all[i].Fix] || all[i].Fix != "" && !all[i].Minor
 	}
-	return slices.DeleteFunc(all, func(p problem) bool { return p.OnlyVacuum && ends[p.Fix] })
+	return slices.DeleteFunc(all, func(p problem) bool { return p.Minor && ends[p.Fix] })
 }
 
 // blockerTitle says what blocks vacuum.

@@ -19,7 +19,7 @@ func (f *pipelineFinder) addElsewhere() {
 		if !r.Running || r.NotReady == "" || f.isThis(r.Owner) || f.notReady[p.Name+"/"+r.Sink] || p.LockedBy != nil && r.NotReadyKind == buffer.NotReadyStalled {
 			continue
 		}
-		if p.TableLockedBy != nil && (r.NotReadyClass == buffer.NotReadyDatabase || r.NotReadyKind == buffer.NotReadyStalled) {
+		if p.TableLockedBy != nil && (r.NotReadyClass == buffer.NotReadyDatabase || r.NotReadyKind == buffer.NotReadyStalled) || f.lockIsOver(r) {
 			continue
 		}
 		one := f.elsewhereProblem(r)
@@ -31,6 +31,12 @@ func (f *pipelineFinder) addElsewhere() {
 		}
 		f.add(one)
 	}
+}
+
+// lockIsOver reports whether this process has looked for locks, and found none, since a relay reported one: it may be gone since, as the lock is.
+func (f *pipelineFinder) lockIsOver(r *admin.RelayReport) bool {
+	reported := time.Now().Add(-time.Duration(r.SeenSeconds * float64(time.Second)))
+	return r.NotReadyKind == buffer.KindLocked && f.p.TableLockedBy == nil && f.p.LocksSeenAt.After(reported)
 }
 
 // elsewhereProblem is that of a relay of another process that is not ready.
@@ -49,6 +55,10 @@ func (f *pipelineFinder) elsewhereProblem(r *admin.RelayReport) problem {
 	}
 	one.Title = "another relay makes no progress: " + cmp.Or(of.title, "see its log")
 	one.Alone, one.Do = strings.TrimSpace("This relay does its work, as far as it can. "+of.alone), cmp.Or(of.do, "Look at the log of that process.")
+	if r.NotReadyKind == buffer.KindLocked { // what ends the transaction may be of one that is over
+		one.Detail, _, _ = strings.Cut(one.Detail, ". > ")
+		one.Do, one.Link, one.LinkText = "This relay has not seen that lock. See whether the transaction is still open, and whose it is.", "doctor", "all open transactions"
+	}
 	return one
 }
 

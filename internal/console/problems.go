@@ -17,7 +17,7 @@ func problems(s *Console, report *admin.Report) []problem {
 	for i := range report.Pipelines {
 		all = append(all, s.pipelineProblems(&report.Pipelines[i], f.notReady)...)
 	}
-	all = merged(withoutVacuum(all))
+	all = merged(withoutMinor(all))
 	for i := range all {
 		all[i].Detail = distinctLines(all[i].Detail)
 	}
