@@ -344,3 +344,31 @@ func TestOverview_NoTables(t *testing.T) {
 	}
 	b.expectQuiet()
 }
+
+// TestOverview_RelayGone: a relay that was killed is one card of all its pipelines, from the beginning, whenever each of them was reported last.
+func TestOverview_RelayGone(t *testing.T) {
+	t.Parallel()
+	server := testserver.OwnPostgres(t, testserver.PostgresOptions{})
+	s := open(t, fmt.Sprintf(`
+  - {name: invoices, source: {url: "%[1]s", table: invoices}, sink: {url: "file://%%s/invoices.ndjson"}}
+  - {name: emails, source: {url: "%[1]s", table: emails}, sink: {url: "file://%%s/emails.ndjson"}}
+  - {name: bills, source: {url: "%[1]s", table: bills}, sink: {url: "file://%%s/bills.ndjson"}}
+`, server.URL))
+	b := newTab(t, s)
+	b.logIn()
+	b.see("Live", "Everything works.")
+	value[bool](b, `window.seen = new Set(); new MutationObserver(() => document.querySelectorAll("#problems h2").forEach((e) => seen.add(e.textContent))).observe(document.querySelector("#problems"), { subtree: true, childList: true, characterData: true }); true`)
+	db, err := pgx.Connect(t.Context(), server.URL)
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, db.Close(context.WithoutCancel(t.Context()))) })
+	_, err = db.Exec(t.Context(), `INSERT INTO outbox_relays (buffer, sink, owner, version, started_at, seen_at, delivered, dead, last_minute)
+		SELECT 'public.' || name, '', 'other/99/' || name, 'v1', now() - interval '1 hour', now() + late, 0, 0, 0
+		FROM (VALUES ('invoices', interval '0'), ('emails', interval '3 seconds'), ('bills', interval '6 seconds')) AS r(name, late)`)
+	testkit.NoError(t, err)
+	const card = "invoices, emails and bills: a relay is gone"
+	b.see(card, "relay other/99, which reported last 2", "Everything moves, with warnings.")
+	testkit.Equal(t, "cards", strings.Join(value[[]string](b, "[...seen]"), "\n"), card)
+	b.expectAccessibleAs("relay-gone", "light", 1280)
+	b.seeAt("/pipelines/emails", "a relay is gone")
+	b.expectQuiet()
+}

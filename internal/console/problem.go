@@ -28,8 +28,8 @@ type problem struct {
 	// Said is the error alone, if Detail has more, and Refuses: the sink refuses some events, and accepts others. See merged.
 	Said    string
 	Refuses bool
-	// Joined: problems of one server with this title and Fix are one, whatever their details are.
-	Joined bool
+	// JoinedBy, unless it is "": problems of one server with this title and the same JoinedBy are one, whatever their details are.
+	JoinedBy string
 	// Minor: a transaction is the cause, and keeps no event that is committed, as far as is known: it blocks vacuum, or a writer waits for it.
 	Minor bool
 	// Of is the transaction that is the cause; zero: none, or it is not known.

@@ -36,7 +36,7 @@ func (s *Console) databaseProblem(pipeline, text string, why databaseError) prob
 	if why.command == "" {
 		return one
 	}
-	one.Title, one.Joined = "tables are out of date", true
+	one.Title, one.JoinedBy = "tables are out of date", why.command
 	if why.tables {
 		one.Title = titleNoTables
 	}

@@ -21,7 +21,7 @@ func (f *finder) addTableLocks() {
 func (s *Console) lockProblem(pipeline string, b *admin.BlockerReport) problem {
 	of := kindProblem[buffer.KindLocked]
 	one := problem{
-		Pipeline: pipeline, Server: s.servers[pipeline], Title: of.title, Detail: s.config.Redact(b.Text), Of: transactionOf(b), Alone: of.alone, Do: of.do, Fix: s.config.Redact(b.Fix), Joined: true,
+		Pipeline: pipeline, Server: s.servers[pipeline], Title: of.title, Detail: s.config.Redact(b.Text), Of: transactionOf(b), Alone: of.alone, Do: of.do, Fix: s.config.Redact(b.Fix), JoinedBy: b.Fix,
 		Link: "doctor", LinkText: "all open transactions",
 	}
 	switch {

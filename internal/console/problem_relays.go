@@ -2,8 +2,6 @@ package console
 
 import (
 	"cmp"
-	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -60,64 +58,6 @@ func (f *pipelineFinder) elsewhereProblem(r *admin.RelayReport) problem {
 		one.Do, one.Link, one.LinkText = "This relay has not seen that lock. See whether the transaction is still open, and whose it is.", "doctor", "all open transactions"
 	}
 	return one
-}
-
-// addGone says which relays did not stop in order.
-func (f *pipelineFinder) addGone() {
-	names := f.gone(f.p)
-	if names == nil {
-		return
-	}
-	f.add(problem{
-		Title: map[bool]string{true: "a relay is gone", false: "relays are gone"}[len(names) == 1], Warning: true,
-		Detail: strings.Join(names, ", ") + " did not stop in order: it was killed, hangs, or cannot reach the database, and no other relay has started since.",
-		Alone:  "The others do its work, and take its batches over when their leases end.", Do: "Find out why it ended: its log, memory limits, a crash of the host. Start it again.",
-	})
-}
-
-// goneFor is for how long a relay that is gone is missed.
-const goneFor = time.Hour
-
-// gone are the processes that worked on a pipeline, neither run nor stopped in order, and after whose last report no other one started, while another one runs.
-func (s *Console) gone(p *admin.PipelineReport) (names []string) {
-	type run struct {
-		name          string
-		seen, started float64 // seconds ago
-		runs, stopped bool
-	}
-	var all []run
-	for i := range p.Relays {
-		r := &p.Relays[i]
-		k := slices.IndexFunc(all, func(one run) bool { return one.name == process(r.Owner) })
-		if k < 0 {
-			k = len(all)
-			all = append(all, run{name: process(r.Owner), seen: r.SeenSeconds})
-		}
-		one := &all[k]
-		one.seen, one.started = min(one.seen, r.SeenSeconds), max(one.started, r.SeenSeconds+r.UptimeSeconds)
-		one.runs, one.stopped = one.runs || r.Running || s.isThis(r.Owner), one.stopped || r.Stopped
-	}
-	used := map[string]bool{} // a new process replaces one
-	runs := false
-	for i := range all {
-		runs = runs || all[i].runs
-	}
-	for i := range all {
-		one := &all[i]
-		if one.runs || one.stopped || one.seen > goneFor.Seconds() {
-			continue
-		}
-		k := slices.IndexFunc(all, func(other run) bool { return other.runs && other.started < one.seen && !used[other.name] })
-		if k >= 0 {
-			used[all[k].name] = true
-			continue
-		}
-		names = append(names, fmt.Sprintf("relay %s, which reported last %s ago", one.name, admin.Age(time.Duration(one.seen*float64(time.Second)))))
-	}
-	if !runs {
-		return nil
-	}
-	return names
 }
 
 // process is an owner without its pipeline: host/pid.

@@ -13,11 +13,11 @@ func problems(s *Console, report *admin.Report) []problem {
 	f.addTableLocks()
 	f.addUnreadable()
 	f.addNotReady()
-	all := f.all
 	for i := range report.Pipelines {
-		all = append(all, s.pipelineProblems(&report.Pipelines[i], f.notReady)...)
+		f.all = append(f.all, s.pipelineProblems(&report.Pipelines[i], f.notReady)...)
 	}
-	all = merged(withoutMinor(all))
+	f.addGone()
+	all := merged(withoutMinor(f.all))
 	for i := range all {
 		all[i].Detail = distinctLines(all[i].Detail)
 	}
@@ -25,7 +25,7 @@ func problems(s *Console, report *admin.Report) []problem {
 	return all
 }
 
-// finder finds the problems of a report that this process knows of without it: what is not ready, and what keeps the report from being read.
+// finder finds the problems of a report: by itself those of all pipelines, and what this process knows without the report.
 type finder struct {
 	*Console
 	report *admin.Report
@@ -89,7 +89,6 @@ func (s *Console) pipelineProblems(p *admin.PipelineReport, notReady map[string]
 	f.addSinks()
 	f.addRowLocks()
 	f.addVacuum()
-	f.addGone()
 	f.addHook()
 	f.addDead()
 	f.addNotices()

@@ -337,7 +337,7 @@ func TestProblems_Gone(t *testing.T) {
 	t.Parallel()
 	dead := admin.RelayReport{Owner: "a/1/orders", SeenSeconds: 30, UptimeSeconds: 100}
 	runs := admin.RelayReport{Owner: "b/2/orders", Running: true, SeenSeconds: 2, UptimeSeconds: 200}
-	s := New(Config{Process: "c/3"})
+	s := New(Config{Source: &oneSource{health: healthy{}}, Process: "c/3"})
 	for name, c := range map[string]struct {
 		relays []admin.RelayReport
 		want   string
@@ -353,10 +353,10 @@ func TestProblems_Gone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			all := s.pipelineProblems(&admin.PipelineReport{Name: "orders", State: "idle", Relays: c.relays}, nil)
+			all := problems(s, &admin.Report{Pipelines: []admin.PipelineReport{{Name: "orders", State: "idle", Relays: c.relays}}})
 			got := ""
 			for i := range all {
-				says, _, _ := strings.Cut(all[i].Detail, " did not stop in order")
+				says, _, _ := strings.Cut(all[i].Detail, ", did not stop in order")
 				got += all[i].Title + ": " + says
 			}
 			testkit.Equal(t, "problem", got, c.want)
