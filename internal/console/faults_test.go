@@ -345,6 +345,39 @@ func TestOverview_NoTables(t *testing.T) {
 	b.expectQuiet()
 }
 
+// TestOverview_NoSchema: schemas that are missing, too, are said first, with the statements that make them: relay migrate would ask for them.
+func TestOverview_NoSchema(t *testing.T) {
+	t.Parallel()
+	server := testserver.OwnPostgres(t, testserver.PostgresOptions{})
+	db, err := pgx.Connect(t.Context(), server.URL)
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, db.Close(context.WithoutCancel(t.Context()))) })
+	exec := func(statements ...string) {
+		t.Helper()
+		for _, sql := range statements {
+			_, err := db.Exec(t.Context(), sql)
+			testkit.NoError(t, err)
+		}
+	}
+	exec("CREATE SCHEMA r_bills", "CREATE SCHEMA r_refunds")
+	s := open(t, fmt.Sprintf(`
+  - {name: bills, source: {url: "%[1]s", table: bills, schema: r_bills}, sink: {url: "file://%%s/bills.ndjson"}}
+  - {name: refunds, source: {url: "%[1]s", table: refunds, schema: r_refunds}, sink: {url: "file://%%s/refunds.ndjson"}}
+`, server.URL))
+	b := newTab(t, s)
+	b.logIn()
+	b.see("Everything works.")
+	exec("DROP SCHEMA r_bills CASCADE", "DROP SCHEMA r_refunds CASCADE", "DROP TABLE bills, refunds")
+	b.expectCards("bills and refunds: its schema is missing")
+	b.see(`schema "r_bills" does not exist: CREATE SCHEMA "r_bills"`, `schema "r_refunds" does not exist`, "then its tables with relay migrate -c relay.yaml", "its schema is missing: see above")
+	const fix = `CREATE SCHEMA "r_bills"; CREATE SCHEMA "r_refunds"`
+	testkit.Equal(t, "to copy", value[string](b, "document.querySelector('#problems .fix code').innerText"), fix)
+	b.expectAccessibleAs("no-schema", "light", 1280)
+	exec(fix)
+	b.expectCards("bills and refunds: tables are missing")
+	b.expectQuiet()
+}
+
 // TestOverview_RelayGone: a relay that was killed is one card of all its pipelines, from the beginning, whenever each of them was reported last.
 func TestOverview_RelayGone(t *testing.T) {
 	t.Parallel()

@@ -72,6 +72,9 @@ func grouped(all []problem) []problem {
 		if one.JoinedBy != "" && len(group.Others) < maxNamed {
 			group.Detail = distinctLines(group.Detail + "\n" + one.Detail)
 		}
+		if one.JoinedBy != "" && !strings.Contains(group.Fix, one.Fix) {
+			group.Fix += "; " + one.Fix
+		}
 		if one.Since.Before(group.Since) {
 			group.Since = one.Since
 		}

@@ -43,7 +43,7 @@ func (s *Console) databaseProblem(pipeline, text string, why databaseError) prob
 	one.Alone = "Nothing is sent. The relay looks every second, and begins when the tables are there. The database answers."
 	one.Do, one.Fix = "Make them, with the configuration of this relay (after a restore: check first that this is the right database):", why.command
 	if !strings.HasPrefix(why.command, "relay ") {
-		one.Title = titleNoSchema
+		one.Title, one.JoinedBy = titleNoSchema, titleNoSchema
 		one.Do = "Make the schema, as a role that may create one (after a restore: check first that this is the right database), then its tables with relay migrate -c relay.yaml:"
 	}
 	return one
