@@ -55,6 +55,9 @@ func (f *finder) notReadyProblem(n *admin.NotReadyReason) problem {
 		one.Alone = "Nothing waits. This relay has sent nothing since, and tries the sink with the next events that it gets. If the sink takes them, this ends."
 		one.Do = "Nothing, if the cause is corrected. If this stays while this relay gets events, the two differ: a relay reads relay.yaml and secrets at its start, so restart this one."
 	}
+	if n.Class == buffer.NotReadyRefusing {
+		one.Now = f.refusedTopics.get(seriesKey{n.Pipeline, n.Sink})
+	}
 	if n.Kind == buffer.KindSome {
 		one.Refuses = true
 		if hasDead(f.reportOf(n.Pipeline), n.Sink) {
