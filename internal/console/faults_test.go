@@ -199,7 +199,7 @@ func TestOverview_TableLocked(t *testing.T) {
 			testkit.Equal(t, "cards, and what was proposed", strings.Join(seen, "\n"), strings.Join([]string{end, card}, "\n"))
 			b.expectAccessibleAs("table-locked-"+strings.ToLower(mode[:5]), "light", 1280)
 			b.goTo("/doctor")
-			b.see("Problem: tables", "table public.emails is locked", end)
+			b.see("Problem: table lock", "table public.emails is locked", end)
 			b.goTo("/batches?pipeline=emails")
 			b.see("emails: table public.emails is locked")
 			b.goTo("/pipelines/emails")
