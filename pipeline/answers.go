@@ -56,7 +56,7 @@ func (p *Pipeline) updateAnswers(noticer sink.Noticer) (urgent bool) {
 		}
 	}
 	a.now = now
-	p.notices.set("answers", strings.Join(passing, "; "))
+	p.notices.set(answersKey, strings.Join(passing, "; "))
 	p.notices.setAnswers(lasting)
 	return settled && !a.reported
 }

@@ -55,13 +55,18 @@ func (n *notices) sent(took time.Duration) {
 	n.set("slow", text)
 }
 
-// text returns the notices in the order of their keys, a line each.
-func (n *notices) text() string {
+// answersKey is that of what the sink says of its answers.
+const answersKey = "answers"
+
+// text returns the notices in the order of their keys, a line each, but for those of some keys.
+func (n *notices) text(but ...string) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	lines := make([]string, 0, len(n.texts))
 	for _, key := range slices.Sorted(maps.Keys(n.texts)) {
-		lines = append(lines, n.texts[key])
+		if !slices.Contains(but, key) {
+			lines = append(lines, n.texts[key])
+		}
 	}
 	return strings.Join(lines, "\n")
 }

@@ -174,6 +174,9 @@ func (r *reporter) report() buffer.RelayReport {
 		report.Probes = r.probes()
 	}
 	r.setNotReady(&report)
+	if report.NotReadyClass == buffer.NotReadyRefusing && report.NotReadyKind != buffer.KindSome { // it refuses good events as well as bad ones, and says why
+		report.Notice = r.redact(r.notices.text(answersKey))
+	}
 	if r.progress == nil {
 		return report
 	}

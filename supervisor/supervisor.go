@@ -103,12 +103,18 @@ type Supervisor struct {
 	source    Source
 	warnAfter time.Duration
 	worst     atomic.Pointer[buffer.VacuumBlocker]
-	last      atomic.Pointer[[]buffer.VacuumBlocker] // those of the last poll; nil if they are unknown
+	last      atomic.Pointer[poll] // nil if the last one failed
 
 	// Owned by Run.
 	observed          map[identity]*observation
 	privilegesChecked bool
 	pollFailed        bool
+}
+
+// poll is what one poll found.
+type poll struct {
+	at       time.Time // when it was asked for
+	blockers []buffer.VacuumBlocker
 }
 
 // New makes the supervisor of a database; source stays the caller's to close, after Run.
@@ -134,8 +140,8 @@ func (s *Supervisor) Worst() (buffer.VacuumBlocker, bool) {
 
 // Locker returns the oldest transaction of the last poll that holds locks in a table; see [buffer.Locker]. Safe for concurrent use.
 func (s *Supervisor) Locker(table string) (buffer.VacuumBlocker, bool) {
-	if all := s.last.Load(); all != nil {
-		if b := buffer.Locker(*all, table); b != nil {
+	if last := s.last.Load(); last != nil {
+		if b := buffer.Locker(last.blockers, table); b != nil {
 			return *b, true
 		}
 	}
@@ -145,10 +151,18 @@ func (s *Supervisor) Locker(table string) (buffer.VacuumBlocker, bool) {
 // TableLocker returns the oldest transaction of the last poll that keeps others from inserting into one of these tables; nil if there is none. See [buffer.TableLocker]. Safe
 // for concurrent use.
 func (s *Supervisor) TableLocker(tables ...string) *buffer.LockedError {
-	if all := s.last.Load(); all != nil {
-		return buffer.TableLocker(*all, tables...)
+	if last := s.last.Load(); last != nil {
+		return buffer.TableLocker(last.blockers, tables...)
 	}
 	return nil
+}
+
+// SeenAt is when what the last poll found was asked for; zero if it failed, or there was none. Safe for concurrent use.
+func (s *Supervisor) SeenAt() (at time.Time) {
+	if last := s.last.Load(); last != nil {
+		at = last.at
+	}
+	return at
 }
 
 // Run polls until ctx is done. It returns nil: a database that is unavailable is asked again.
@@ -180,6 +194,7 @@ func (s *Supervisor) report(oldest map[buffer.BlockerKind]time.Duration, otherwi
 func (s *Supervisor) poll(ctx context.Context) {
 	queryCtx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
+	asked := time.Now()
 	blockers, err := s.source.Blockers(queryCtx)
 	if err != nil {
 		s.onPollFailed(ctx, err)
@@ -213,7 +228,7 @@ func (s *Supervisor) poll(ctx context.Context) {
 	}
 	// Metrics and status are set first: who reads the warning may look at them at once.
 	s.worst.Store(worst)
-	s.last.Store(&blockers)
+	s.last.Store(&poll{asked, blockers})
 	s.report(oldest, 0)
 	for _, o := range old {
 		s.warn(ctx, o)

@@ -66,10 +66,13 @@ type PipelineReport struct {
 	Suspects *SuspectsReport `json:"suspects,omitempty"`
 	// VacuumBlockedBy is the oldest transaction that blocks vacuum, if it is old enough for a warning.
 	VacuumBlockedBy *BlockerReport `json:"vacuum_blocked_by,omitempty"`
-	// LockedBy is the oldest transaction that holds locks in the event table, while the pipeline stands still.
+	// LockedBy is RowsLockedBy while the pipeline stands still.
 	LockedBy *BlockerReport `json:"locked_by,omitempty"`
-	// RowsLockedBy is the oldest transaction that holds locks in the event table, if it is [buffer.LockAge] old, whether the pipeline stands still or not.
+	// RowsLockedBy is the oldest transaction that holds locks in the event table, or that one with such locks waits for, if it is [buffer.LockAge] old, whether the pipeline stands
+	// still or not.
 	RowsLockedBy *BlockerReport `json:"-"`
+	// LocksSeenAt is when this process last looked for locks, by its clock; zero if it does not look, or could not.
+	LocksSeenAt time.Time `json:"-"`
 	// TableLockedBy is the transaction that has locked one of the pipeline's tables as a whole. The application cannot insert events, or the relay cannot claim or settle them.
 	TableLockedBy *BlockerReport `json:"table_locked_by,omitempty"`
 	// HiddenTransaction is open for some seconds at least, and the relay's role may not see since when: what it is, and the statement that lets the role
@@ -94,8 +97,11 @@ type BlockerReport struct {
 	Behind          int64   `json:"behind"`
 	// Locks are the tables in which it may hold locks on rows, as schema.table.
 	Locks []string `json:"locks,omitempty"`
-	// LocksBuffer: the pipeline's event table is one of them.
+	// LocksBuffer: the pipeline's event table is one of them. WritersWait: it is not, and a transaction that may hold such locks in the event table waits for this one.
 	LocksBuffer bool `json:"-"`
+	WritersWait bool `json:"-"`
+	// BeganAt is when the transaction began, by the database's clock; zero if that is not known. With the process it distinguishes one from those before.
+	BeganAt time.Time `json:"-"`
 	// Waiting is how many sessions wait for it, if it has locked a table as a whole.
 	Waiting int `json:"waiting,omitempty"`
 	// Text describes it in one line, and Fix is how to end it.
@@ -108,7 +114,7 @@ func NewBlockerReport(h buffer.VacuumBlocker) *BlockerReport {
 	return &BlockerReport{
 		Kind: string(h.Kind), Name: h.Name, PID: h.PID, Application: h.Application, User: h.User, Database: h.Database, State: h.State,
 		AgeSeconds: h.Age.Round(time.Millisecond).Seconds(), QueryAgeSeconds: h.QueryAge.Round(time.Millisecond).Seconds(),
-		Behind: h.Behind, Locks: h.Locks, Text: h.String(), Fix: h.Fix,
+		Behind: h.Behind, Locks: h.Locks, BeganAt: h.BeganAt, Text: h.String(), Fix: h.Fix,
 	}
 }
 
@@ -129,12 +135,13 @@ func (p *PipelineReport) SetTableLocker(e *buffer.LockedError) {
 	}
 }
 
-// SetLocker adds the oldest transaction that holds locks in the event table; see [buffer.Locker].
-func (p *PipelineReport) SetLocker(h buffer.VacuumBlocker) {
+// SetLocker adds the oldest transaction that holds locks in the event table, or that one with such locks waits for; holds: the former. See [buffer.Locker].
+func (p *PipelineReport) SetLocker(h buffer.VacuumBlocker, holds bool) {
 	if b := p.VacuumBlockedBy; b != nil && b.Kind == string(h.Kind) && b.PID == h.PID && b.Name == h.Name {
-		b.LocksBuffer = true
+		b.LocksBuffer, b.WritersWait = holds, !holds
 	}
 	p.RowsLockedBy = NewBlockerReport(h)
+	p.RowsLockedBy.LocksBuffer, p.RowsLockedBy.WritersWait = holds, !holds
 	if p.standsStill() {
 		p.LockedBy = p.RowsLockedBy
 	}

@@ -231,9 +231,10 @@ func (s *Server) Report(ctx context.Context, names ...string) Report {
 		if h, ok := p.Health.Worst(); ok {
 			one.VacuumBlockedBy = NewBlockerReport(h)
 		}
-		if h, ok := p.Locker(); ok {
-			one.SetLocker(h)
+		if h, holds, ok := p.Locker(); ok {
+			one.SetLocker(h, holds)
 		}
+		one.LocksSeenAt = p.LocksSeenAt()
 		if locked := p.TableLocker(); locked != nil {
 			one.SetTableLocker(locked)
 		}

@@ -28,8 +28,8 @@ type Pipeline struct {
 	// Sinks are the configured ones of several, and Router is ready while events are routed to them; nil for a single sink.
 	Sinks  []Sink
 	Router Readiness
-	// RetryNow makes every waiting batch due, and returns how many.
-	RetryNow func(ctx context.Context) (batches int, err error)
+	// RetryNow makes every waiting batch due.
+	RetryNow func(ctx context.Context) (Retried, error)
 	// Pauser pauses and resumes the pipeline and its sinks; nil if it cannot be paused.
 	Pauser buffer.Pauser
 	// Archive knows the size of the archive; nil: there is none.
@@ -39,12 +39,20 @@ type Pipeline struct {
 	DeadLetters
 }
 
-// Locker returns the oldest transaction that holds locks in the event table; see [buffer.Locker].
-func (p *Pipeline) Locker() (buffer.VacuumBlocker, bool) {
-	if o, ok := p.Health.(lockObserver); ok {
+// Locker returns the oldest transaction that holds locks in the event table, or that one with such locks waits for; holds reports the former. See [buffer.Locker].
+func (p *Pipeline) Locker() (h buffer.VacuumBlocker, holds, ok bool) {
+	if o, can := p.Health.(lockObserver); can {
 		return o.Locker()
 	}
-	return buffer.VacuumBlocker{}, false
+	return h, false, false
+}
+
+// LocksSeenAt is when this process last looked for locks, by its clock; zero if it does not look, or could not.
+func (p *Pipeline) LocksSeenAt() time.Time {
+	if o, ok := p.Health.(lockObserver); ok {
+		return o.LocksSeenAt()
+	}
+	return time.Time{}
 }
 
 // TableLocker returns the oldest transaction that has locked one of the pipeline's tables as a whole; nil if none has. See [buffer.TableLocker].
@@ -86,8 +94,10 @@ type Health interface {
 
 // lockObserver is a [Health] that knows of locks in the event table.
 type lockObserver interface {
-	// Locker returns the oldest transaction that holds locks in the event table; see [buffer.Locker].
-	Locker() (buffer.VacuumBlocker, bool)
+	// Locker returns the oldest transaction that holds locks in the event table, or that one with such locks waits for; holds reports the former. See [buffer.Locker].
+	Locker() (h buffer.VacuumBlocker, holds, ok bool)
+	// LocksSeenAt is when that was looked for, by the clock of this process; zero if it is not, or could not be.
+	LocksSeenAt() time.Time
 	// TableLocker returns the oldest transaction that has locked one of the pipeline's tables as a whole; nil if none has. See [buffer.TableLocker].
 	TableLocker() *buffer.LockedError
 }

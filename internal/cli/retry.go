@@ -41,19 +41,12 @@ relay status shows what waits, until when and why.`,
 			}
 		}
 		for _, p := range selected {
-			n, err := retry(c.Context(), p)
+			retried, err := retry(c.Context(), p)
 			if err != nil {
 				a.fail(fmt.Errorf("%s: %w", p.Name, err))
 				continue
 			}
-			text := "nothing waits"
-			switch {
-			case n == 1:
-				text = "1 batch is due now"
-			case n > 1:
-				text = admin.Count(int64(n)) + " batches are due now"
-			}
-			if _, err := fmt.Fprintf(a.stdout, "%s: %s\n", p.Name, text); err != nil {
+			if _, err := fmt.Fprintf(a.stdout, "%s: %s\n", p.Name, retried.Text()); err != nil {
 				return err
 			}
 		}
@@ -80,13 +73,13 @@ func (a *app) confirmRetry(pipelines int, name string) error {
 	return err
 }
 
-// retry makes the batches of a pipeline due, and those of its dead-letter hook. It returns how many.
-func retry(ctx context.Context, p *config.Pipeline) (n int, err error) {
+// retry makes the batches of a pipeline due, and those of its dead-letter hook.
+func retry(ctx context.Context, p *config.Pipeline) (retried admin.Retried, err error) {
 	ctx, cancel := context.WithTimeout(ctx, statusTimeout)
 	defer cancel()
 	b, err := p.OpenBuffer("retry")
 	if err != nil {
-		return 0, err
+		return retried, err
 	}
 	defer func() { err = errors.Join(err, b.Close()) }()
 	return admin.RetryAll(ctx, b, p.SinkNames(), p.SinkHooks())

@@ -185,7 +185,7 @@ func (s *statusReader) read(ctx context.Context, redact func(string) string) (ad
 			one.VacuumBlockedBy = admin.NewBlockerReport(*worst)
 		}
 		if locker := blockers[i].locker; locker != nil {
-			one.SetLocker(*locker)
+			one.SetLocker(*locker, blockers[i].holds)
 		}
 		if locked := blockers[i].locked; locked != nil {
 			one.SetTableLocker(locked)
@@ -216,8 +216,9 @@ func (s *statusReader) read(ctx context.Context, redact func(string) string) (ad
 type blockers struct {
 	// worst is the oldest, if it is older than warn_after.
 	worst *buffer.VacuumBlocker
-	// locker is the oldest transaction with locks in the event table.
+	// locker is the oldest transaction with locks in the event table, or that one with such locks waits for; holds: the former.
 	locker *buffer.VacuumBlocker
+	holds  bool
 	// locked is the transaction that has locked one of the pipeline's tables as a whole; nil if none has.
 	locked *buffer.LockedError
 	// hidden is a transaction whose age the role may not see.
@@ -262,6 +263,7 @@ func status(ctx context.Context, p *config.Pipeline, b buffer.Buffer) (s buffer.
 	}
 	if named, ok := b.(interface{ BufferTable() string }); ok {
 		found.locker = buffer.Locker(all, named.BufferTable())
+		found.holds = found.locker != nil && found.locker.Holds(named.BufferTable())
 	}
 	if named, ok := b.(interface{ LockableTables() []string }); ok {
 		found.locked = buffer.TableLocker(all, named.LockableTables()...)
@@ -333,7 +335,7 @@ func statusTable(r admin.Report, maxWidth int) string {
 // openTransaction says which transaction blocks vacuum, or is open and cannot be seen. The key is the same for pipelines of one server.
 func openTransaction(p *admin.PipelineReport) (key, text string) {
 	switch b := p.VacuumBlockedBy; {
-	case b != nil && p.LockedBy == nil && (!b.LocksBuffer || p.RowLocksText() == ""):
+	case b != nil && p.LockedBy == nil && (!b.LocksBuffer && !b.WritersWait || p.RowLocksText() == ""):
 		return fmt.Sprint(p.Server, b.Kind, b.PID, b.Name), "vacuum is blocked: " + b.Text + ". > relay doctor -c relay.yaml"
 	case p.HiddenTransaction != "":
 		return p.Server + p.HiddenTransaction, p.HiddenTransaction

@@ -4,6 +4,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/supervisor"
@@ -67,13 +68,23 @@ func (o *Runtime) Worst() (buffer.VacuumBlocker, bool) {
 	return o.supervisor.Worst()
 }
 
-// Locker returns the oldest transaction that holds locks in the pipeline's event table for some seconds at least, as the supervisor last saw it.
-func (o *Runtime) Locker() (buffer.VacuumBlocker, bool) {
-	b, ok := o.Buffer.(interface{ BufferTable() string })
-	if !ok || o.supervisor == nil {
-		return buffer.VacuumBlocker{}, false
+// Locker returns the oldest transaction that holds locks in the pipeline's event table for some seconds at least, or that one with such locks waits for, as the supervisor last
+// saw it. holds reports the former.
+func (o *Runtime) Locker() (h buffer.VacuumBlocker, holds, ok bool) {
+	b, can := o.Buffer.(interface{ BufferTable() string })
+	if !can || o.supervisor == nil {
+		return h, false, false
 	}
-	return o.supervisor.Locker(b.BufferTable())
+	h, ok = o.supervisor.Locker(b.BufferTable())
+	return h, h.Holds(b.BufferTable()), ok
+}
+
+// LocksSeenAt is when the supervisor last looked for locks, by this process's clock; zero if it does not, or if it could not.
+func (o *Runtime) LocksSeenAt() time.Time {
+	if o.supervisor == nil {
+		return time.Time{}
+	}
+	return o.supervisor.SeenAt()
 }
 
 // TableLocker returns the oldest transaction that has locked one of the pipeline's tables as a whole for some seconds at least, as the supervisor last saw it; nil if

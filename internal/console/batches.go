@@ -54,7 +54,7 @@ const keptAfter = 10 * time.Second
 // keptText says why events that the sink has are not deleted.
 func (s *Console) keptText(p *admin.Pipeline) string {
 	const text = "the sink has accepted it; its events are deleted "
-	h, ok := p.Locker()
+	h, holds, ok := p.Locker()
 	if !ok {
 		return text + "when no other transaction locks their rows. Doctor lists the open transactions."
 	}
@@ -65,7 +65,11 @@ func (s *Console) keptText(p *admin.Pipeline) string {
 	if h.Application != "" {
 		who += fmt.Sprintf(" (application %q)", h.Application)
 	}
-	return text + "when " + s.config.Redact(who) + " ends its transaction, which holds locks in their table: " + s.config.Redact(h.Fix)
+	which := "which holds locks in their table"
+	if !holds {
+		which = "for which one waits that holds locks in their table"
+	}
+	return text + "when " + s.config.Redact(who) + " ends its transaction, " + which + ": " + s.config.Redact(h.Fix)
 }
 
 func (s *Console) batchRow(of *admin.Pipeline, b *buffer.LiveBatch, now time.Time) batchRow {
@@ -155,7 +159,8 @@ func (s *Console) lockedEvents(report *admin.Report, pipeline string) (l lockedE
 		case p.TableLockedBy != nil:
 			return table(p.TableLockedBy), true
 		case p.LockKeepsEvents():
-			return lockedEvents{s.config.Redact(fmt.Sprintf("%s: %s. Those that are in no batch are locked: %s", p.Name, pendingText(p.Pending), p.RowsLockedBy.Text)), p.RowsLockedBy.Fix}, true
+			by := map[bool]string{true: " by a transaction that waits for another one"}[p.RowsLockedBy.WritersWait]
+			return lockedEvents{s.config.Redact(fmt.Sprintf("%s: %s. Those that are in no batch are locked%s: %s", p.Name, pendingText(p.Pending), by, p.RowsLockedBy.Text)), p.RowsLockedBy.Fix}, true
 		}
 	}
 	return l, false

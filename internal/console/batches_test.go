@@ -3,6 +3,7 @@ package console_test
 import (
 	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"strings"
 	"testing"
@@ -158,4 +159,42 @@ func TestBatches_Many(t *testing.T) {
 	if n := strings.Count(got.body, `scope="row"`); n != 200 || !strings.Contains(got.body, "The newest 200 of 3,000; 2,800 older ones are not shown") || len(got.body) > 250_000 {
 		t.Errorf("the page has %d rows and %d bytes", n, len(got.body))
 	}
+}
+
+// TestRetry_BeingSent: what a relay sends at that moment does not wait, and the answer says so.
+func TestRetry_BeingSent(t *testing.T) {
+	t.Parallel()
+	asked, answer := make(chan struct{}, 1), make(chan struct{})
+	slow := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		select {
+		case <-answer:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(slow.Close)
+	s := open(t, fmt.Sprintf(`  - {name: bills, source: {url: "sqlite://%%s/orders.db", table: bills}, sink: {url: "%s"}}`, slow.URL))
+	t.Cleanup(func() { close(answer) }) // before the relay stops
+	b := newTab(t, s)
+	b.logIn()
+	retry := func(text string) {
+		t.Helper()
+		got := post(t, s.url+"/pipelines/bills/retry", url.Values{"confirmed": {"1"}}, bearer(token))
+		testkit.Equal(t, "status", got.StatusCode, http.StatusSeeOther)
+		b.goTo("/pipelines/" + strings.TrimPrefix(got.Header.Get("Location"), "../"))
+		if !strings.Contains(b.text(), text) {
+			t.Errorf("%q is not on\n%s", text, b.last)
+		}
+		testkit.Equal(t, "it is said as if something were changed", b.has(".done:not(.nothing)"), false)
+	}
+	retry("Nothing waits.")
+	_, err := s.db.ExecContext(t.Context(), `INSERT INTO bills (topic, payload) VALUES ('sent', '1')`)
+	testkit.NoError(t, err)
+	<-asked
+	retry("Nothing was changed: 1 batch is being sent at this moment.")
+	b.expectAccessibleAs("retry-being-sent", "light", 1280)
+	b.expectQuiet()
 }

@@ -7,9 +7,9 @@ import (
 	"net/http/httptest"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
-	"github.com/chromedp/chromedp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/outboxrelay/relay/internal/testkit"
@@ -19,7 +19,7 @@ import (
 // cards are the titles of the problems, with the pipelines that they name.
 func (b *tab) cards() []string {
 	b.t.Helper()
-	all, err := chromedp.Run(b, chromedp.Evaluate[[]string]("[...document.querySelectorAll('#problems article h2')].map(e => e.innerText)"))
+	all, err := evaluate[[]string](b, "[...document.querySelectorAll('#problems article h2')].map(e => e.innerText)")
 	if err != nil { // the page is loaded again
 		return nil
 	}
@@ -80,6 +80,32 @@ func TestOverview_OneCause(t *testing.T) {
 		t.Errorf("the error of the database is shown %d times:\n%s", n, b.last)
 	}
 	b.expectQuiet()
+}
+
+// TestOverview_RefusesAll: a sink that refuses everything is one card, which names the topic, and no other one says that good events are sent.
+func TestOverview_RefusesAll(t *testing.T) {
+	t.Parallel()
+	var right atomic.Bool
+	wms := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if !right.Load() {
+			http.Error(w, `{"detail": "unknown warehouse"}`, http.StatusUnprocessableEntity)
+		}
+	}))
+	t.Cleanup(wms.Close)
+	s := open(t, fmt.Sprintf(`  - {name: shipments, source: {url: "sqlite://%%s/orders.db", table: shipments}, sink: {url: "%s/wms"}}`, wms.URL))
+	b := newTab(t, s)
+	b.logIn()
+	b.see("Live")
+	for range 4 {
+		_, err := s.db.ExecContext(t.Context(), `INSERT INTO shipments (topic, payload) VALUES ('parcel.sent', '1'), ('parcel.sent', '2'), ('parcel.sent', '3'), ('parcel.sent', '4')`)
+		testkit.NoError(t, err)
+	}
+	b.see("shipments: sink refuses what it gets", "unknown warehouse", "that wait were looked at: they are all of topic parcel.sent.")
+	b.see("refusing ") // its relay has reported it, with its notices
+	b.expectCards("shipments: sink refuses what it gets")
+	b.expectAccessible("refuses-all")
+	right.Store(true)
+	b.see("shipments", "worth a look", "the relay halves the batch") // among good ones it is true
 }
 
 // TestOverview_Dying: a topic that the sink refuses is one problem, and the headline says which share of the events dies.

@@ -73,7 +73,8 @@ type Console struct {
 	// servers are those of databases, by pipeline, and those of sinks, by PIPELINE/SINK, which is PIPELINE/ for a single one.
 	servers map[string]string
 	// deadCauses are for the overview.
-	deadCauses deadCauses
+	deadCauses    deadCauses
+	refusedTopics refusedTopics
 	// rendered are the rows of the overview as they were rendered last, by id: most of them are the same a second later. Run owns it.
 	rendered map[string]renderedRow
 }

@@ -71,7 +71,7 @@ func TestOverview(t *testing.T) {
 	b.see("Retry everything that waits of orders now?")
 	b.expectAccessible("retry")
 	b.click("main form button")
-	b.see("1 batch is due now.")
+	b.seeEither("1 batch is due now.", "Nothing was changed: 1 batch is being sent at this moment.") // the relay probes the sink with it
 	b.goTo("/")
 	s.api.away.Store(false)
 	b.see("Everything works.")

@@ -199,12 +199,15 @@ func TestOverview_TableLocked(t *testing.T) {
 			testkit.Equal(t, "cards, and what was proposed", strings.Join(seen, "\n"), strings.Join([]string{end, card}, "\n"))
 			b.expectAccessibleAs("table-locked-"+strings.ToLower(mode[:5]), "light", 1280)
 			b.goTo("/doctor")
-			b.see("Problem: tables", "table public.emails is locked", end)
+			b.see("Problem: table lock", "table public.emails is locked", end)
 			b.goTo("/batches?pipeline=emails")
 			b.see("emails: table public.emails is locked")
 			b.goTo("/pipelines/emails")
 			b.see("a transaction locks its table", end)
 			testkit.Equal(t, "to copy", value[string](b, "[...document.querySelectorAll('.fix code')].map(e => e.innerText).join('\\n')"), end)
+			if mode == "SHARE" { // whatever the mode is, for the other table it is the same
+				b.expectWriterWaits("bills", "emails", end)
+			}
 			b.goTo("/")
 			b.see(card)
 			b.goTo("/doctor?again=1")
@@ -219,6 +222,21 @@ func TestOverview_TableLocked(t *testing.T) {
 			b.expectQuiet()
 		})
 	}
+}
+
+// expectWriterWaits waits until the page of a pipeline says that a writer waits for the lock of another one's table, which the overview says on the card of that one.
+func (b *tab) expectWriterWaits(pipeline, locked, end string) {
+	b.t.Helper()
+	b.seeAt("/pipelines/"+pipeline, "a writer waits for another transaction")
+	b.see("nothing can be inserted into table public."+locked, ", a writer waits", end)
+	if strings.Contains(b.last, "holds locks in their table") || strings.Contains(b.last, "holds locks in its table") {
+		b.t.Errorf("the lock of another table is said to be one of this:\n%s", b.last)
+	}
+	b.expectAccessibleAs("writer-waits", "light", 1280)
+	b.goTo("/")
+	b.see(", a writer waits")
+	b.expectCards(locked + ": a transaction locks its table")
+	b.expectAccessibleAs("writer-waits-overview", "light", 400)
 }
 
 // TestOverview_LockedRow: a locked row that was not sent is named although the pipeline sends others, on the overview and on the page of batches, which has none to show.
@@ -342,5 +360,66 @@ func TestOverview_NoTables(t *testing.T) {
 	if strings.Contains(b.text(), "the database does not answer") {
 		t.Errorf("it does answer:\n%s", b.last)
 	}
+	b.expectQuiet()
+}
+
+// TestOverview_NoSchema: schemas that are missing, too, are said first, with the statements that make them: relay migrate would ask for them.
+func TestOverview_NoSchema(t *testing.T) {
+	t.Parallel()
+	server := testserver.OwnPostgres(t, testserver.PostgresOptions{})
+	db, err := pgx.Connect(t.Context(), server.URL)
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, db.Close(context.WithoutCancel(t.Context()))) })
+	exec := func(statements ...string) {
+		t.Helper()
+		for _, sql := range statements {
+			_, err := db.Exec(t.Context(), sql)
+			testkit.NoError(t, err)
+		}
+	}
+	exec("CREATE SCHEMA r_bills", "CREATE SCHEMA r_refunds")
+	s := open(t, fmt.Sprintf(`
+  - {name: bills, source: {url: "%[1]s", table: bills, schema: r_bills}, sink: {url: "file://%%s/bills.ndjson"}}
+  - {name: refunds, source: {url: "%[1]s", table: refunds, schema: r_refunds}, sink: {url: "file://%%s/refunds.ndjson"}}
+`, server.URL))
+	b := newTab(t, s)
+	b.logIn()
+	b.see("Everything works.")
+	exec("DROP SCHEMA r_bills CASCADE", "DROP SCHEMA r_refunds CASCADE", "DROP TABLE bills, refunds")
+	b.expectCards("bills and refunds: its schema is missing")
+	b.see(`schema "r_bills" does not exist: CREATE SCHEMA "r_bills"`, `schema "r_refunds" does not exist`, "then its tables with relay migrate -c relay.yaml", "its schema is missing: see above")
+	const fix = `CREATE SCHEMA "r_bills"; CREATE SCHEMA "r_refunds"`
+	testkit.Equal(t, "to copy", value[string](b, "document.querySelector('#problems .fix code').innerText"), fix)
+	b.expectAccessibleAs("no-schema", "light", 1280)
+	exec(fix)
+	b.expectCards("bills and refunds: tables are missing")
+	b.expectQuiet()
+}
+
+// TestOverview_RelayGone: a relay that was killed is one card of all its pipelines, from the beginning, whenever each of them was reported last.
+func TestOverview_RelayGone(t *testing.T) {
+	t.Parallel()
+	server := testserver.OwnPostgres(t, testserver.PostgresOptions{})
+	s := open(t, fmt.Sprintf(`
+  - {name: invoices, source: {url: "%[1]s", table: invoices}, sink: {url: "file://%%s/invoices.ndjson"}}
+  - {name: emails, source: {url: "%[1]s", table: emails}, sink: {url: "file://%%s/emails.ndjson"}}
+  - {name: bills, source: {url: "%[1]s", table: bills}, sink: {url: "file://%%s/bills.ndjson"}}
+`, server.URL))
+	b := newTab(t, s)
+	b.logIn()
+	b.see("Live", "Everything works.")
+	value[bool](b, `window.seen = new Set(); new MutationObserver(() => document.querySelectorAll("#problems h2").forEach((e) => seen.add(e.textContent))).observe(document.querySelector("#problems"), { subtree: true, childList: true, characterData: true }); true`)
+	db, err := pgx.Connect(t.Context(), server.URL)
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, db.Close(context.WithoutCancel(t.Context()))) })
+	_, err = db.Exec(t.Context(), `INSERT INTO outbox_relays (buffer, sink, owner, version, started_at, seen_at, delivered, dead, last_minute)
+		SELECT 'public.' || name, '', 'other/99/' || name, 'v1', now() - interval '1 hour', now() + late, 0, 0, 0
+		FROM (VALUES ('invoices', interval '0'), ('emails', interval '3 seconds'), ('bills', interval '6 seconds')) AS r(name, late)`)
+	testkit.NoError(t, err)
+	const card = "invoices, emails and bills: a relay is gone"
+	b.see(card, "relay other/99, which reported last 2", "Everything moves, with warnings.")
+	testkit.Equal(t, "cards", strings.Join(value[[]string](b, "[...seen]"), "\n"), card)
+	b.expectAccessibleAs("relay-gone", "light", 1280)
+	b.seeAt("/pipelines/emails", "a relay is gone")
 	b.expectQuiet()
 }

@@ -61,3 +61,21 @@ func TestLive_Focus(t *testing.T) {
 	b.see("What waits")
 	b.expectQuiet()
 }
+
+// TestReadAgain: what is read of a page that loads itself again meanwhile is read once more.
+func TestReadAgain(t *testing.T) {
+	t.Parallel()
+	s := open(t, "")
+	b := newTab(t, s)
+	b.goTo("/login")
+	left := false
+	path, err := readAgain(func() (string, error) {
+		if !left {
+			left = true
+			return chromedp.Run(b, chromedp.Evaluate[string]("location.reload(); new Promise(() => {})", chromedp.EvalAwaitPromise))
+		}
+		return evaluate[string](b, "location.pathname")
+	})
+	testkit.NoError(t, err)
+	testkit.Equal(t, "path", path, "/login")
+}

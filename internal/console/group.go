@@ -58,8 +58,8 @@ func grouped(all []problem) []problem {
 	for i := range all {
 		one := all[i]
 		cause := key{one.Title, one.Server, causeOfText(one.Detail), one.Warning}
-		if one.Joined {
-			cause.cause = one.Fix
+		if one.JoinedBy != "" {
+			cause.cause = one.JoinedBy
 		}
 		k, known := at[cause]
 		if !known || one.Detail == "" || one.Key != "" { // nobody said why, or it has a page of its own
@@ -69,8 +69,11 @@ func grouped(all []problem) []problem {
 		}
 		group := &groups[k]
 		group.Others = append(group.Others, one)
-		if one.Joined && len(group.Others) < maxNamed {
+		if one.JoinedBy != "" && len(group.Others) < maxNamed {
 			group.Detail = distinctLines(group.Detail + "\n" + one.Detail)
+		}
+		if one.JoinedBy != "" && !strings.Contains(group.Fix, one.Fix) {
+			group.Fix += "; " + one.Fix
 		}
 		if one.Since.Before(group.Since) {
 			group.Since = one.Since

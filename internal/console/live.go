@@ -27,6 +27,7 @@ type live struct {
 type sighting struct {
 	since, last time.Time
 	flickers    bool
+	of          transaction // the last one that was the cause
 }
 
 // sameWithin is how soon a problem that flickers is the same when it is back. Another one that was not seen for overAfter is over, and a new one when it is back.
@@ -93,15 +94,17 @@ func (l *live) observe(now time.Time, all []problem) {
 	for i := range all {
 		key := all[i].key()
 		seen, known := l.since[key]
-		if !known {
-			seen.since = now
+		if of := all[i].Of; !known || of.isOther(seen.of) {
+			seen.since, seen.of = now, of
+		} else if of.isKnown() && !of.began.IsZero() || !seen.of.isKnown() {
+			seen.of = of
 		}
 		seen.last, seen.flickers = now, all[i].Cause != "" || all[i].Refuses
 		l.since[key] = seen
 	}
 }
 
-// setSince sets since when there are problems; now for those that were not observed yet.
+// setSince sets since when there are problems; now for those that were not observed yet, or are of another transaction.
 func (l *live) setSince(now time.Time, all []problem) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -110,7 +113,7 @@ func (l *live) setSince(now time.Time, all []problem) {
 			continue
 		}
 		all[i].Since = now
-		if seen, known := l.since[all[i].key()]; known {
+		if seen, known := l.since[all[i].key()]; known && !all[i].Of.isOther(seen.of) {
 			all[i].Since = seen.since
 		}
 		if !all[i].Began.IsZero() {

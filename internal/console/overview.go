@@ -233,6 +233,8 @@ func (s *Console) addRows(d *overviewData, report *admin.Report, bad map[string]
 			rows[0].State, rows[0].Class = rows[0].State+", "+tableLocked, "bad"
 		case p.LockedBy == nil && p.LockKeepsEvents():
 			rows[0].State, rows[0].Class = rows[0].State+", rows locked", "bad"
+		case p.RowsLockedBy != nil && p.RowsLockedBy.WritersWait && rows[0].Class != "bad": // nobody else says why it is idle
+			rows[0].State, rows[0].Class = rows[0].State+", a writer waits", "warn"
 		}
 		add(p.Name, rows)
 	}

@@ -7,6 +7,7 @@ import (
 	"math"
 	"net/http"
 	"net/url"
+	"strings"
 	"time"
 
 	"github.com/outboxrelay/relay/internal/admin"
@@ -82,21 +83,15 @@ func (s *Console) retryNow(w http.ResponseWriter, r *http.Request) {
 	}
 	ctx, cancel := context.WithTimeout(r.Context(), retryTimeout)
 	defer cancel()
-	n, err := p.RetryNow(ctx)
+	retried, err := p.RetryNow(ctx)
 	s.changed(p.Name)
-	s.config.Audit.Add(ctx, audit.Entry{Who: admin.ClosedBy(r, "console"), Action: "retry now", Pipeline: p.Name, Count: int64(n)})
+	s.config.Audit.Add(ctx, audit.Entry{Who: admin.ClosedBy(r, "console"), Action: "retry now", Pipeline: p.Name, Count: int64(retried.Due)})
 	if err != nil {
 		s.fail(w, r, http.StatusServiceUnavailable, err)
 		return
 	}
-	done := "Nothing waits."
-	switch {
-	case n == 1:
-		done = "1 batch is due now."
-	case n > 1:
-		done = admin.Count(int64(n)) + " batches are due now."
-	}
-	redirect(w, "../"+url.PathEscape(p.Name)+"?"+s.flashes.put(done, n == 0))
+	text := retried.Text()
+	redirect(w, "../"+url.PathEscape(p.Name)+"?"+s.flashes.put(strings.ToUpper(text[:1])+text[1:]+".", retried.Due == 0))
 }
 
 // number is null in JSON if it is unknown.

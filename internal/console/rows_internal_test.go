@@ -337,7 +337,7 @@ func TestProblems_Gone(t *testing.T) {
 	t.Parallel()
 	dead := admin.RelayReport{Owner: "a/1/orders", SeenSeconds: 30, UptimeSeconds: 100}
 	runs := admin.RelayReport{Owner: "b/2/orders", Running: true, SeenSeconds: 2, UptimeSeconds: 200}
-	s := New(Config{Process: "c/3"})
+	s := New(Config{Source: &oneSource{health: healthy{}}, Process: "c/3"})
 	for name, c := range map[string]struct {
 		relays []admin.RelayReport
 		want   string
@@ -353,13 +353,99 @@ func TestProblems_Gone(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			all := s.pipelineProblems(&admin.PipelineReport{Name: "orders", State: "idle", Relays: c.relays}, nil)
+			all := problems(s, &admin.Report{Pipelines: []admin.PipelineReport{{Name: "orders", State: "idle", Relays: c.relays}}})
 			got := ""
 			for i := range all {
-				says, _, _ := strings.Cut(all[i].Detail, " did not stop in order")
+				says, _, _ := strings.Cut(all[i].Detail, ", did not stop in order")
 				got += all[i].Title + ": " + says
 			}
 			testkit.Equal(t, "problem", got, c.want)
 		})
 	}
+}
+
+// TestProblems_LockElsewhere: a lock that another relay reported is over once this one has looked since. Before that it is named without what ends it, which may be of a
+// transaction that is over.
+func TestProblems_LockElsewhere(t *testing.T) {
+	t.Parallel()
+	report := admin.Report{Pipelines: []admin.PipelineReport{{Name: "orders", State: "idle", Relays: []admin.RelayReport{{
+		Owner: "other/2/orders", Running: true, SeenSeconds: 9, NotReady: "table public.orders is locked: statements wait for pid 7. > SELECT pg_terminate_backend(7)",
+		NotReadyClass: buffer.NotReadyDatabase, NotReadyKind: buffer.KindLocked,
+	}}}}}
+	s := New(Config{Source: &oneSource{health: healthy{}, report: report}, Process: "host/1"})
+	all := problems(s, &report)
+	testkit.Equal(t, "problems while this relay does not look", len(all), 1)
+	if one := all[0]; strings.Contains(one.Detail, "pg_terminate_backend") || strings.HasSuffix(one.Do, ":") || !strings.Contains(one.Detail, "pid 7") || one.Link != "doctor" {
+		t.Errorf("the problem is %+v", one)
+	}
+	report.Pipelines[0].LocksSeenAt = time.Now().Add(-time.Minute)
+	testkit.Equal(t, "problems after an older look", len(problems(s, &report)), 1)
+	report.Pipelines[0].LocksSeenAt = time.Now().Add(-time.Second)
+	testkit.Equal(t, "problems after a later look", len(problems(s, &report)), 0)
+}
+
+// TestProblems_WriterWaits: a transaction that holds locks in the table of one pipeline, and waits for the lock of another one's table, does not make that a lock of its own table.
+// The card of the locked table is the only one, if it is on the page.
+func TestProblems_WriterWaits(t *testing.T) {
+	t.Parallel()
+	holder := buffer.VacuumBlocker{
+		Kind: buffer.BlockedByTransaction, PID: 7, Age: time.Minute, Locks: []string{"public.emails"}, NoInserts: []string{"public.emails"}, Waiting: 1, Fix: "SELECT pg_terminate_backend(7)",
+	}
+	orders, emails := admin.PipelineReport{Name: "orders", State: "idle"}, admin.PipelineReport{Name: "emails", State: "idle"}
+	orders.VacuumBlockedBy = admin.NewBlockerReport(holder)
+	orders.SetLocker(holder, false)
+	emails.SetTableLocker(&buffer.LockedError{Table: "public.emails", Holder: &holder, Text: "table public.emails is locked", Fix: holder.Fix})
+	cards := func(report admin.Report) string {
+		s := New(Config{Source: &namedSource{report: report}, Process: "host/1"})
+		d := s.overviewOf(&report, problems(s, &report))
+		var all []string
+		for i := range d.Problems {
+			all = append(all, d.Problems[i].Named()+": "+d.Problems[i].Title)
+		}
+		return strings.Join(append(all, d.Rows[0].State), "\n")
+	}
+	testkit.Equal(t, "page of orders", cards(admin.Report{Pipelines: []admin.PipelineReport{orders}}), "orders: a writer waits for another transaction\nidle, a writer waits")
+	testkit.Equal(t, "overview", cards(admin.Report{Pipelines: []admin.PipelineReport{orders, emails}}), "emails: a transaction locks its table\nidle, a writer waits")
+	oldest := 70.0
+	orders.Pending, orders.OldestPendingSeconds = 3, &oldest
+	testkit.Equal(t, "page of orders while its events wait", cards(admin.Report{Pipelines: []admin.PipelineReport{orders}}), "orders: a transaction blocks events: what holds locks in their table waits for it\nidle, rows locked")
+}
+
+// namedSource is a source of the pipelines of a report.
+type namedSource struct{ report admin.Report }
+
+func (s *namedSource) Report(context.Context, ...string) admin.Report { return s.report }
+func (s *namedSource) Changed(string)                                 {}
+func (s *namedSource) Pipelines() (all []admin.Pipeline) {
+	for i := range s.report.Pipelines {
+		all = append(all, admin.Pipeline{Name: s.report.Pipelines[i].Name, Health: healthy{}})
+	}
+	return all
+}
+
+// TestObserve_Transaction: the same problem of another transaction is a new one, however soon it comes; what is not known of a transaction makes no other one of it.
+func TestObserve_Transaction(t *testing.T) {
+	t.Parallel()
+	began := time.Now()
+	l := newLive()
+	at := began
+	look := func(of transaction) time.Time {
+		t.Helper()
+		all := []problem{{Pipeline: "orders", Title: titleLocked, Cause: causeLock, Of: of}}
+		at = at.Add(time.Second)
+		l.setSince(at, all)
+		before := all[0].Since
+		l.observe(at, all)
+		l.setSince(at, all)
+		testkit.Equal(t, "since, before and after the sampler saw it", before, all[0].Since)
+		return all[0].Since
+	}
+	first := look(transaction{pid: 7, began: began})
+	testkit.Equal(t, "the same one", look(transaction{pid: 7, began: began}), first)
+	testkit.Equal(t, "the same one, as far as is known", look(transaction{pid: 7}), first)
+	testkit.Equal(t, "nobody says which", look(transaction{}), first)
+	second := look(transaction{pid: 7, began: began.Add(time.Second)})
+	testkit.Equal(t, "the next one of its session", second, at)
+	testkit.Equal(t, "the next one again", look(transaction{pid: 7, began: began.Add(time.Second)}), second)
+	testkit.Equal(t, "another session", look(transaction{pid: 8}), at)
 }

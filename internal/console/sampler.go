@@ -40,6 +40,7 @@ func (s *Console) Run(ctx context.Context) error {
 			s.latest.put(&report, now, changes)
 			s.sample(now, &report)
 			s.readDeadCauses(ctx, &report)
+			s.readRefusedTopics(ctx)
 			all := problems(s, &report)
 			s.live.observe(now, all)
 			if s.live.watched() {

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	_ "embed"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -17,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto"
 	"github.com/chromedp/cdproto/emulation"
 	"github.com/chromedp/chromedp"
 	_ "modernc.org/sqlite"
@@ -172,7 +174,7 @@ func (b *tab) do(steps ...chromedp.Action[chromedp.Void]) {
 }
 
 func (b *tab) text() string {
-	text, err := chromedp.Run(b, chromedp.Evaluate[string]("document.body ? document.body.innerText : ''"))
+	text, err := evaluate[string](b, "document.body ? document.body.innerText : ''")
 	if err != nil { // it is loading
 		return ""
 	}
@@ -231,9 +233,29 @@ func (b *tab) logInWith(token string) {
 // value evaluates an expression in the page.
 func value[T any](b *tab, expression string) T {
 	b.t.Helper()
-	v, err := chromedp.Run(b, chromedp.Evaluate[T](expression))
+	v, err := readAgain(func() (T, error) { return evaluate[T](b, expression) })
 	testkit.NoError(b.t, err)
 	return v
+}
+
+// evaluate is value, and returns the error of a page that changes meanwhile.
+func evaluate[T any](b *tab, expression string) (T, error) {
+	return chromedp.Run(b, chromedp.Evaluate[T](expression))
+}
+
+// readAgain reads something of the page, once more if the page was left meanwhile: a live page loads itself again when rows come or go.
+func readAgain[T any](read func() (T, error)) (T, error) {
+	v, err := read()
+	if isLeft(err) {
+		return read()
+	}
+	return v, err
+}
+
+// isLeft reports whether an error says that the page was left while it was read.
+func isLeft(err error) bool {
+	said, ok := errors.AsType[*cdproto.Error](err)
+	return ok && said.Code == -32000 && strings.Contains(said.Message, "navigated or closed")
 }
 
 // has reports whether a selector finds an element in the page, which may be loading.
@@ -249,7 +271,9 @@ func (b *tab) click(selector string) {
 		b.text()
 		b.waitFor(selector)
 	}
-	value[bool](b, fmt.Sprintf("document.querySelector(%q).click() || true", selector))
+	if _, err := evaluate[bool](b, fmt.Sprintf("document.querySelector(%q).click() || true", selector)); !isLeft(err) { // otherwise it leads to another page
+		testkit.NoError(b.t, err)
+	}
 }
 
 // clickAt loads a page until it has an element that a selector finds, and clicks it: a batch has a form only while no relay has it.
@@ -299,11 +323,12 @@ func (b *tab) expectAccessibleAs(name, scheme string, width int64) {
 		Features: []*emulation.MediaFeature{{Name: "prefers-color-scheme", Value: scheme}},
 	})
 	testkit.NoError(b.t, err)
-	if value[bool](b, "typeof window.axe === 'undefined'") {
-		value[bool](b, axe+"; true")
-	}
-	found, err := chromedp.Run(b, chromedp.Evaluate[string](`axe.run().then(r => r.violations.map(v => v.id + ": " + v.help + ": " + v.nodes.map(n => n.html.slice(0, 200)).join(" | ")).join("\n"))`,
-		chromedp.EvalAwaitPromise))
+	found, err := readAgain(func() (string, error) {
+		if value[bool](b, "typeof window.axe === 'undefined'") {
+			value[bool](b, axe+"; true")
+		}
+		return chromedp.Run(b, chromedp.Evaluate[string](`axe.run().then(r => r.violations.map(v => v.id + ": " + v.help + ": " + v.nodes.map(n => n.html.slice(0, 200)).join(" | ")).join("\n"))`, chromedp.EvalAwaitPromise))
+	})
 	testkit.NoError(b.t, err)
 	if found != "" {
 		b.t.Errorf("%s, %s, %d wide:\n%s", name, scheme, width, found)

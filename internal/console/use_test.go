@@ -112,7 +112,7 @@ func TestPrefix(t *testing.T) {
 	for _, section := range []string{"batches", "dead", "doctor", "try", "activity"} {
 		b.click("nav a[href$=" + section + "]")
 		testkit.Eventually(t, func() error {
-			at, err := chromedp.Run(b, chromedp.Evaluate[string]("location.pathname")) // an error while the page changes
+			at, err := evaluate[string](b, "location.pathname") // an error while the page changes
 			if err == nil && at != "/ops/relay/"+section {
 				err = fmt.Errorf("the link to %s leads to %s", section, at)
 			}

@@ -88,7 +88,7 @@ func Open(cfg *config.Config, c Config) (*Engine, error) {
 	for i, o := range e.pipelines {
 		p := &cfg.Pipelines[i]
 		dead := DeadLetters(p, o.Buffer)
-		observed[i] = admin.Pipeline{Name: p.Name, Database: serverOf(p.Source.URL.String()), Server: serverOf(p.Sink.URL.String()), Health: o, Inspector: o.Buffer, MaxWaiting: p.MaxWaiting, Scheduled: p.Scheduled(), DeadLetters: dead, Batches: o.Buffer, RetryNow: func(ctx context.Context) (int, error) {
+		observed[i] = admin.Pipeline{Name: p.Name, Database: serverOf(p.Source.URL.String()), Server: serverOf(p.Sink.URL.String()), Health: o, Inspector: o.Buffer, MaxWaiting: p.MaxWaiting, Scheduled: p.Scheduled(), DeadLetters: dead, Batches: o.Buffer, RetryNow: func(ctx context.Context) (admin.Retried, error) {
 			return admin.RetryAll(ctx, o.Buffer, dead.Sinks, dead.SinkHooks)
 		}}
 		if p.Archive.Table != "" {

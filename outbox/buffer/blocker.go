@@ -191,11 +191,16 @@ func Root(all []VacuumBlocker, h *VacuumBlocker) *VacuumBlocker {
 	return nil
 }
 
+// Holds reports whether it may hold locks on rows of a table of the relay's database, "schema.table", itself.
+func (h *VacuumBlocker) Holds(table string) bool {
+	return !h.Elsewhere && slices.Contains(h.Locks, table)
+}
+
 // Locker returns the oldest of all that holds locks in a table, "schema.table", and is as old as [LockAge], or of unknown age; otherwise nil. It is not a relay's.
-// Instead of a transaction that waits for another one, it is the one that this waits for.
+// Instead of a transaction that waits for another one, it is the one that this waits for, which need not hold locks in the table: see [VacuumBlocker.Holds].
 func Locker(all []VacuumBlocker, table string) (oldest *VacuumBlocker) {
 	for i := range all {
-		if !slices.Contains(all[i].Locks, table) || all[i].Elsewhere {
+		if !all[i].Holds(table) {
 			continue
 		}
 		h := Root(all, &all[i])

@@ -40,11 +40,8 @@ func (b *Buffer) Check(ctx context.Context) error {
 	}
 	var gone *buffer.Finding
 	if !events.Exists && events.ForbiddenSchema == "" {
-		if no, err := catalog.NoSchema(ctx, b.db, schema); err != nil {
-			return b.db.ConnectError(err)
-		} else if no && !b.config.Custom.Is() {
-			missing.AddNoSchema(schema)
-			return missing.Err()
+		if err := b.checkSchemas(ctx); err != nil {
+			return err
 		}
 		if gone, err = b.gone(ctx, events, schema, name); err != nil {
 			return b.db.ConnectError(err)
@@ -132,6 +129,11 @@ func (b *Buffer) Check(ctx context.Context) error {
 			return b.db.ConnectError(err)
 		}
 	}
+	if !others[0].Exists || b.config.Archive != "" && !archive.Exists {
+		if err := b.checkSchemas(ctx); err != nil {
+			return err
+		}
+	}
 	wrong := missing.Err()
 	if wrong != nil && !errors.Is(wrong, buffer.ErrProjection) {
 		return wrong
@@ -140,6 +142,26 @@ func (b *Buffer) Check(ctx context.Context) error {
 		return err
 	}
 	return wrong
+}
+
+// checkSchemas returns a buffer.ErrNotReady with the schemas that do not exist and that migrate does not make: nothing in them can be made before.
+func (b *Buffer) checkSchemas(ctx context.Context) error {
+	if b.config.Custom.Is() {
+		return nil
+	}
+	table, _ := b.tableName()
+	archive, _ := pg.SplitTable(b.config.Archive)
+	var missing catalog.Findings
+	for _, schema := range []string{table, b.config.Schema, archive} {
+		no, err := catalog.NoSchema(ctx, b.db, schema)
+		if err != nil {
+			return b.db.ConnectError(err)
+		}
+		if no {
+			missing.AddNoSchema(schema)
+		}
+	}
+	return missing.Err()
 }
 
 // gone is the finding about a buffer that does not exist.

@@ -250,23 +250,36 @@ func TestCheck_NoSchema(t *testing.T) {
 	t.Parallel()
 	p := newTestDB(t, testserver.Postgres(t), buffertest.Options{})
 	c := postgres.SchemaConfig{Table: "Shop.events", Archive: "kept.archive"}
-	b, err := postgres.Open(postgres.Config{URL: p.url, Table: c.Table, Pipeline: "orders"})
+	b, err := postgres.Open(postgres.Config{URL: p.url, Table: c.Table, Archive: c.Archive, Pipeline: "orders"})
 	check(t, err)
 	defer func() { check(t, b.Close()) }()
-	const shop = `schema "Shop" does not exist: CREATE SCHEMA "Shop"`
-	err = b.Check(t.Context())
-	var missing interface{ Migrates() (string, bool) }
-	if !errors.Is(err, buffer.ErrNotReady) || !strings.HasSuffix(err.Error(), shop) || !errors.As(err, &missing) {
-		t.Fatalf("the check says %v", err)
+	const shop, kept = `schema "Shop" does not exist: CREATE SCHEMA "Shop"`, `schema "kept" does not exist: CREATE SCHEMA "kept"`
+	expect := func(b *postgres.Buffer, says, makes string) {
+		t.Helper()
+		err := b.Check(t.Context())
+		var missing interface{ Migrates() (string, bool) }
+		if !errors.Is(err, buffer.ErrNotReady) || !strings.HasSuffix(err.Error(), "not ready: "+says) || !errors.As(err, &missing) {
+			t.Fatalf("the check says %v", err)
+		}
+		if command, tables := missing.Migrates(); command != makes || !tables {
+			t.Errorf("%s makes what is missing, with tables: %v", command, tables)
+		}
 	}
-	if command, tables := missing.Migrates(); command != `CREATE SCHEMA "Shop"` || !tables {
-		t.Errorf("%s makes what is missing, with tables: %v", command, tables)
-	}
+	expect(b, shop+"; "+kept, `CREATE SCHEMA "Shop"; CREATE SCHEMA "kept"`)
 	_, err = postgres.Migrate(t.Context(), p.url, c)
-	if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), shop+`; schema "kept" does not exist: CREATE SCHEMA "kept"`) {
+	if !errors.Is(err, buffer.ErrNotReady) || !strings.Contains(err.Error(), shop+"; "+kept) {
 		t.Errorf("migrate says %v", err)
 	}
-	_, err = p.pool.Exec(t.Context(), `CREATE SCHEMA "Shop"; CREATE SCHEMA kept`)
+	_, err = p.pool.Exec(t.Context(), `CREATE SCHEMA "Shop"`)
+	check(t, err)
+	expect(b, kept, `CREATE SCHEMA "kept"`)
+	_, err = postgres.Migrate(t.Context(), p.url, postgres.SchemaConfig{})
+	check(t, err)
+	ledger, err := postgres.Open(postgres.Config{URL: p.url, Schema: "r_orders", Pipeline: "orders"})
+	check(t, err)
+	defer func() { check(t, ledger.Close()) }()
+	expect(ledger, `schema "r_orders" does not exist: CREATE SCHEMA "r_orders"`, `CREATE SCHEMA "r_orders"`)
+	_, err = p.pool.Exec(t.Context(), `CREATE SCHEMA kept`)
 	check(t, err)
 	if err = b.Check(t.Context()); err == nil || !strings.Contains(err.Error(), `table "Shop"."events" does not exist: relay migrate`) {
 		t.Errorf("the check says %v", err)

@@ -41,11 +41,17 @@ func (e *Error) Error() string {
 	return text + strings.Join(texts, "; ")
 }
 
-// Migrates returns [MigrateCommand] if it makes all that is missing, or the statement that makes the schema if that is all that is known to be missing, otherwise "", and
+// Migrates returns [MigrateCommand] if it makes all that is missing, or the statements that make the schemas if these are all that is known to be missing, otherwise "", and
 // whether whole tables are missing.
 func (e *Error) Migrates() (command string, tables bool) {
-	if len(e.Missing) == 1 && strings.HasPrefix(e.Missing[0].Fix, createSchema) {
-		return e.Missing[0].Fix, true
+	var schemas []string
+	for _, f := range e.Missing {
+		if strings.HasPrefix(f.Fix, createSchema) {
+			schemas = append(schemas, f.Fix)
+		}
+	}
+	if len(schemas) > 0 && len(schemas) == len(e.Missing) {
+		return strings.Join(schemas, "; "), true
 	}
 	for _, f := range e.Missing {
 		if f.Fix != MigrateCommand {
