@@ -255,11 +255,11 @@ func (d *diagnosis) blockers(ctx context.Context, sees bool) {
 // holds says which transaction holds locks in the event table: locker, or one that waits for it.
 func (d *diagnosis) holds(all []buffer.VacuumBlocker, locker *buffer.VacuumBlocker) string {
 	table := d.state.Tables.Buffer
-	if slices.Contains(locker.Locks, table) {
+	if locker.Holds(table) {
 		return locker.String()
 	}
 	for i := range all {
-		if b := &all[i]; slices.Contains(b.Locks, table) && buffer.Root(all, b) == locker {
+		if b := &all[i]; b.Holds(table) && buffer.Root(all, b) == locker {
 			return fmt.Sprintf("%s. Pid %d (application %q) waits for it, and holds locks in table %s", locker, b.PID, b.Application, table)
 		}
 	}
