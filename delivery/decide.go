@@ -46,7 +46,7 @@ func (p *policy) decide(l *buffer.Lease, r result) []buffer.Outcome {
 	case p.buries(r.whole, l.Attempts, r.others):
 		return []buffer.Outcome{p.dead(nil, l.Attempts, r.whole)}
 	}
-	return []buffer.Outcome{p.retry(l, part{verdict: r.whole, attempts: l.Attempts, held: r.hold || p.holds(r.whole, r.others)})}
+	return []buffer.Outcome{p.retry(l, part{verdict: r.whole, attempts: l.Attempts, held: r.hold || p.holds(r.whole, r.others), alone: r.alone})}
 }
 
 // part is events that are sent again together.
@@ -55,6 +55,7 @@ type part struct {
 	attempts int     // before this one
 	ids      []int64 // nil: all of the batch
 	held     bool    // refused while the sink may refuse everything
+	alone    bool    // asked to come back later, and others are not
 }
 
 // decideEach decides each event by its own verdict. Events that share a kind, an
@@ -170,7 +171,10 @@ func (p *policy) retry(l *buffer.Lease, one part) buffer.Outcome {
 	}
 	o.Outages = l.Outages + 1
 	o.After, o.Address = p.backoff.After(o.Outages), &one.verdict.address
-	if one.verdict.retryAfter > 0 {
+	switch {
+	case one.alone: // a pause of the sink for every try of this event would hold up all others
+		o.After, o.Address = max(o.After, one.verdict.retryAfter), nil
+	case one.verdict.retryAfter > 0:
 		o.After, o.Address = afterAsked(o.After, one.verdict.retryAfter), nil
 	}
 	return o

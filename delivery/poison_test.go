@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -250,6 +251,94 @@ func TestPoison_SeveralBatches(t *testing.T) {
 				}
 				if all := halved == c.bad; all != c.within || halved > 0 && !c.within {
 					t.Errorf("%d of %d batches were halved", halved, c.bad)
+				}
+			})
+		})
+	}
+}
+
+// TestPoison_AskedToWait: the sink asks for a pause whenever event 103 is sent, and accepts others. The batch is divided until that event is alone. It then waits for as long as it is
+// asked to, and the sink does not.
+func TestPoison_AskedToWait(t *testing.T) {
+	t.Parallel()
+	for name, asks := range map[string]error{
+		"a pause": sink.AskedToWait(&sink.UnavailableError{Err: errBad, RetryAfter: 2 * time.Minute}),
+		"no time": sink.AskedToWait(errBad),
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				a := newAddressed(nil)
+				told := false
+				a.send = func(_ context.Context, b *buffer.Batch) error {
+					if told = told || b.AskedAlone; slices.Contains(b.IDs(), 103) {
+						return asks
+					}
+					return nil
+				}
+				parts, delivered := []*buffer.Lease{to("x", "x", "x", "x", "x", "x", "x", "x")}, 0
+				for n := 0; n < 60 && !told; n++ {
+					batch := parts[0]
+					parts = parts[1:]
+					for _, o := range a.works(t, batch) {
+						if o.Verdict == buffer.Delivered {
+							delivered += batch.Len()
+							continue
+						}
+						expect(t, "attempts", o.Attempts, 0)
+						part := &buffer.Lease{Batch: buffer.Batch{GroupID: o.GroupID}, UnfinishedLeases: 1, Outages: o.Outages}
+						for _, e := range batch.Events {
+							if o.IDs == nil || slices.Contains(o.IDs, e.ID) {
+								part.Events = append(part.Events, e)
+							}
+						}
+						parts = append(parts, part)
+					}
+					<-time.After(3 * time.Minute) // a pause is over
+					for range 5 {
+						other := to("x")
+						other.Events[0] = outbox.Event{ID: 900, Topic: "x"}
+						a.works(t, other)
+					}
+				}
+				expect(t, "delivered", delivered, 7)
+				expect(t, "the sink is told", told, true)
+				expect(t, "the sink is paused", a.Paused(), false)
+				o := a.works(t, parts[0])[0]
+				expect(t, "the sink is paused after the event", a.Paused(), false)
+				if o.Address != nil || o.After < 30*time.Second || name == "a pause" && o.After < 2*time.Minute {
+					t.Errorf("the event waits: %+v", o)
+				}
+			})
+		})
+	}
+}
+
+// TestPoison_AskedToWaitAtRandom: an API that turns away many requests for a time, whichever they are, has no batch divided.
+func TestPoison_AskedToWaitAtRandom(t *testing.T) {
+	t.Parallel()
+	for _, accepts := range []int{1, 3, 5, 8} {
+		t.Run(fmt.Sprint(accepts, " of 10"), func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				random := rand.New(rand.NewPCG(3, uint64(accepts)))
+				a := newAddressed(nil)
+				waiting := make([]*buffer.Lease, 20)
+				for i := range waiting {
+					waiting[i] = to("x", "x")
+				}
+				for n := range 1000 {
+					<-time.After(2 * time.Second)
+					batch, works := &waiting[random.IntN(len(waiting))], random.IntN(10) < accepts
+					if a.answer(sink.AskedToWait(errBad)); works {
+						a.answer(nil)
+					}
+					if outcomes := a.works(t, *batch); len(outcomes) > 1 {
+						t.Fatalf("send %d: %s; want a retry of the whole batch", n, describe(outcomes))
+					}
+					if works {
+						*batch = to("x", "x")
+					}
 				}
 			})
 		})

@@ -12,12 +12,35 @@ import (
 // record counts a Send's result, once, at the circuit breakers and the poison detector.
 // The Send began then. It returns the result with the address that an outage of the whole batch is about. If
 // the detector confirms that the batch is poison, the outage comes back as a rejection; if nothing of it was accepted for
-// sure, as one for which the batch is divided.
+// sure, as one for which the batch is divided; if only this event is asked to come back later, as one that says nothing of the sink.
 func (w *Worker) record(ctx context.Context, l *buffer.Lease, r result, began time.Time) result {
 	r = w.judge(ctx, l, r, began)
-	if r.split != nil { // nothing was sent
+	switch {
+	case r.split != nil: // nothing was sent
+		return r
+	case r.whole.kind != unavailable || !r.whole.asked || !w.asksAlone(l, &r):
+		return w.recordSend(ctx, l, r, began)
+	case l.Len() == 1:
+		if r.each != nil {
+			r.whole, r.each = r.each[0], nil
+		}
+		r.whole.address, r.alone = "", true
 		return r
 	}
+	w.recordSend(ctx, l, r, began)
+	return result{divide: true, whole: verdict{kind: unavailable, err: r.whole.err}}
+}
+
+// asksAlone counts an answer that asks to come back later, and reports whether it is about this batch and not about the sink.
+func (w *Worker) asksAlone(l *buffer.Lease, r *result) bool {
+	if _, one := w.onlyAddress(l); r.each != nil && !one {
+		return false
+	}
+	return w.poison.recordAsked(l.GroupID)
+}
+
+// recordSend is record for what was sent.
+func (w *Worker) recordSend(ctx context.Context, l *buffer.Lease, r result, began time.Time) result {
 	if r.whole.kind == unavailable && (r.whole.mayBePoison || r.whole.notAccepted) {
 		address, one := w.onlyAddress(l)
 		if r.each == nil {

@@ -29,6 +29,8 @@ type result struct {
 	poison bool
 	// divide: an outage of which nothing was accepted kept hitting this batch while the sink accepted others.
 	divide bool
+	// alone: the sink asked the batch's only event to come back later, again and again, while it accepted others.
+	alone bool
 	// others: the sink accepts other events, so those that it rejected are to blame.
 	others bool
 	// hold: the batch was rejected as a whole and is not halved, because the sink may reject everything.
@@ -48,6 +50,8 @@ type verdict struct {
 	inProgram bool
 	// notAccepted: the outage's answer says that nothing of the batch was accepted.
 	notAccepted bool
+	// asked: the outage's answer asks to come back later, and says that nothing of the batch was accepted.
+	asked bool
 	// maybeAccepted: after the outage nobody knows what of the batch was accepted.
 	maybeAccepted bool
 	// inProgress: the answer says that the sink is still at an earlier send of the batch.
@@ -105,6 +109,7 @@ func verdictOf(err error) verdict {
 	v.mayBePoison = v.timedOut || errors.Is(err, sink.ErrMaybePoison)
 	v.inProgram = errors.Is(err, sink.ErrProgram) && v.mayBePoison
 	v.notAccepted = errors.Is(err, sink.ErrNotAccepted)
+	v.asked = errors.Is(err, sink.ErrAskedToWait)
 	v.maybeAccepted = errors.Is(err, sink.ErrMaybeAccepted)
 	v.inProgress = errors.Is(err, sink.ErrInProgress)
 	if e, ok := errors.AsType[*sink.UnavailableError](err); ok {

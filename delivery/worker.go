@@ -350,6 +350,7 @@ func (w *Worker) send(ctx context.Context, l *buffer.Lease) (r result, began tim
 		return result{whole: verdict{kind: unavailable, mayBePoison: mayBePoison, err: err}}, began, true
 	}
 	l.MaybeSent = l.Outages > 0 || maybeSent(l)
+	l.AskedAlone = l.Len() == 1 && w.poison.askedAlone(l.GroupID)
 	l.FirstSend = l.Attempts == 0 && !l.MaybeSent
 	sendCtx, cancel := context.WithTimeout(ctx, w.config.SendTimeout)
 	defer cancel()

@@ -17,6 +17,10 @@ var (
 	// ErrNotAccepted is found, with ErrUnavailable, in an outage whose answer says that nothing of the batch was
 	// accepted: a 403, a 404. If it keeps hitting one batch while others are accepted, that batch is divided.
 	ErrNotAccepted = errors.New("sink is unavailable, and accepted nothing of the batch")
+	// ErrAskedToWait is found, with ErrUnavailable, in an outage whose answer asks to come back later, and says that nothing of the batch was
+	// accepted: a 429. If it keeps hitting one batch while others are accepted, more often than by chance, that batch is divided, and an event
+	// that is then alone waits without the others.
+	ErrAskedToWait = errors.New("sink asks to come back later")
 	// ErrMaybeAccepted is found, with ErrUnavailable, in an outage after which nobody knows what the sink accepted: there is no
 	// response, or it cannot be read. Under another group_id a sink that knows batches by it would accept the events twice.
 	ErrMaybeAccepted = errors.New("sink is unavailable, and may have accepted the batch")
@@ -58,6 +62,9 @@ func MaybePoison(err error) error { return kindError{kindError{err, ErrMaybePois
 
 // NotAccepted wraps err so that errors.Is finds ErrUnavailable and ErrNotAccepted.
 func NotAccepted(err error) error { return kindError{kindError{err, ErrNotAccepted}, ErrUnavailable} }
+
+// AskedToWait wraps err so that errors.Is finds ErrUnavailable and ErrAskedToWait.
+func AskedToWait(err error) error { return kindError{kindError{err, ErrAskedToWait}, ErrUnavailable} }
 
 // MaybeAccepted wraps err so that errors.Is finds ErrUnavailable and ErrMaybeAccepted.
 func MaybeAccepted(err error) error {

@@ -39,6 +39,9 @@ type Batch struct {
 	// MaybeSent reports whether an earlier send under this GroupID met an outage, or was not finished: the sink may have
 	// accepted it, or still be at it. The delivery worker sets it before each Send.
 	MaybeSent bool
+	// AskedAlone reports whether the sink has asked this batch alone to come back later, again and again, while it accepted others. A pause
+	// that it asks for is that of the batch, not of the sink. The delivery worker sets it before each Send.
+	AskedAlone bool
 	// Projected reports whether payloads and addresses come from a projection; they may
 	// differ between attempts.
 	Projected bool

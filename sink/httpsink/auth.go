@@ -12,6 +12,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 const headerAuthorization = "Authorization"
@@ -88,10 +90,13 @@ func (s *Sink) authorize(req *http.Request, p permit, groupID string, body []byt
 	s.signers.sign(req.Header, groupID, time.Now(), body)
 }
 
-// observe applies what a response says about further requests: a rejected token, a pause.
-func (s *Sink) observe(resp *http.Response, p permit) {
+// observe applies what a response says about further requests: a rejected token, a pause, if it is not the batch's alone.
+func (s *Sink) observe(resp *http.Response, p permit, b *buffer.Batch) {
 	if resp.StatusCode == http.StatusUnauthorized {
 		s.tokens.drop(p.token)
+	}
+	if b.AskedAlone && !isSuccess(resp.StatusCode) {
+		return
 	}
 	if _, pause := retryDelays(resp.StatusCode, resp.Header, time.Now()); pause > 0 {
 		s.limiter.pause(pause, fmt.Sprintf("the server asked for a pause (%d)", resp.StatusCode))

@@ -303,6 +303,32 @@ func TestPause_UsedUpQuota(t *testing.T) {
 	})
 }
 
+// TestPause_AskedAlone: an event that alone is asked to come back later, while others are accepted, pauses no other.
+func TestPause_AskedAlone(t *testing.T) {
+	t.Parallel()
+	for _, alone := range []bool{true, false} {
+		synctest.Test(t, func(t *testing.T) {
+			var came arrivals
+			s, done := newBubbleSink(t, Config{}, func(w http.ResponseWriter, _ *http.Request) {
+				came.note()
+				if len(came.list()) == 1 {
+					w.Header().Set("Retry-After", "60")
+					w.WriteHeader(http.StatusTooManyRequests)
+				}
+			})
+			defer done()
+			bad := oneEvent()
+			bad.AskedAlone = alone
+			if err := s.Send(t.Context(), bad); !errors.Is(err, sink.ErrAskedToWait) {
+				t.Errorf("got %v", err)
+			}
+			if err := s.Send(t.Context(), oneEvent()); (err == nil) != alone {
+				t.Errorf("asked alone %t: the next event gets %v", alone, err)
+			}
+		})
+	}
+}
+
 // TestPause_Long expects batches to be released for a minute, without a request.
 func TestPause_Long(t *testing.T) {
 	t.Parallel()

@@ -99,7 +99,9 @@ func (r response) classifyStatus(c Config) error {
 	switch {
 	case maybePoison:
 		return sink.MaybePoison(err)
-	case r.retryAfter == 0 && c.acceptsNothing(r.status):
+	case c.asksToWait(r.status), r.retryAfter > 0 && c.acceptsNothing(r.status):
+		return sink.AskedToWait(err)
+	case c.acceptsNothing(r.status):
 		return sink.NotAccepted(err)
 	}
 	return sink.Unavailable(err)
@@ -123,6 +125,15 @@ func (c Config) acceptsNothing(status int) bool {
 	switch status {
 	case http.StatusTemporaryRedirect, http.StatusPermanentRedirect, http.StatusUnauthorized, http.StatusForbidden, http.StatusNotFound,
 		http.StatusMethodNotAllowed, http.StatusProxyAuthRequired, http.StatusGone, http.StatusMisdirectedRequest:
+		return !slices.Contains(c.Unavailable, status)
+	}
+	return false
+}
+
+// asksToWait reports whether a status that is an outage asks for another time, and says that nothing of the request was accepted.
+func (c Config) asksToWait(status int) bool {
+	switch status {
+	case http.StatusRequestTimeout, http.StatusTooEarly, http.StatusTooManyRequests:
 		return !slices.Contains(c.Unavailable, status)
 	}
 	return false

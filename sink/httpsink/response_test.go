@@ -21,6 +21,8 @@ func kind(err error) string {
 		kind = "maybe poison"
 	case errors.Is(err, sink.ErrNotAccepted) && errors.Is(err, sink.ErrUnavailable):
 		kind = "not accepted"
+	case errors.Is(err, sink.ErrAskedToWait) && errors.Is(err, sink.ErrUnavailable):
+		kind = "asked"
 	case errors.Is(err, sink.ErrUnavailable):
 		kind = "outage"
 	case errors.Is(err, sink.ErrPermanent):
@@ -38,7 +40,8 @@ func TestClassifyStatus(t *testing.T) {
 	t.Parallel()
 	kinds := map[string][]int{
 		"delivered":    {200, 201, 202, 204, 207, 299},
-		"outage":       {300, 301, 302, 303, 304, 408, 425, 429},
+		"outage":       {300, 301, 302, 303, 304},
+		"asked":        {408, 425, 429},
 		"not accepted": {307, 308, 401, 403, 404, 405, 407, 410, 421},
 		"maybe poison": {500, 501, 502, 503, 504, 507, 599, 600, 999},
 		"rejected":     {400, 402, 406, 409, 411, 412, 413, 414, 415, 416, 417, 418, 422, 423, 424, 426, 428, 431, 451, 499},
@@ -48,7 +51,7 @@ func TestClassifyStatus(t *testing.T) {
 			if got := kind(response{status: status}.classifyStatus(Config{})); got != want {
 				t.Errorf("%d: got %s, want %s", status, got, want)
 			}
-			timed := map[string]string{"outage": "outage", "not accepted": "outage", "maybe poison": "maybe poison"}[want]
+			timed := map[string]string{"outage": "outage", "asked": "asked", "not accepted": "asked", "maybe poison": "maybe poison"}[want]
 			if timed == "" {
 				continue
 			}
@@ -62,10 +65,10 @@ func TestClassifyStatus(t *testing.T) {
 
 func TestClassifyStatus_Overrides(t *testing.T) {
 	t.Parallel()
-	o := Config{Refused: []int{404, 503, 301}, Unavailable: []int{422, 500, 599, 100, 410}}
+	o := Config{Refused: []int{404, 503, 301}, Unavailable: []int{422, 500, 599, 100, 410, 429}}
 	for status, want := range map[int]string{
 		404: "rejected", 503: "rejected", 301: "rejected",
-		422: "outage", 500: "outage", 599: "outage", 100: "outage", 410: "outage",
+		422: "outage", 500: "outage", 599: "outage", 100: "outage", 410: "outage", 429: "outage",
 		403: "not accepted", 405: "not accepted", 421: "not accepted", 423: "rejected", 501: "maybe poison", 504: "maybe poison", 598: "maybe poison", 200: "delivered",
 	} {
 		if got := kind(response{status: status}.classifyStatus(o)); got != want {

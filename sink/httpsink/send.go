@@ -102,6 +102,8 @@ func addressUnavailable(b *buffer.Batch, err error) error {
 		return sink.MaybePoison(&sink.BatchError{Events: events})
 	case errors.Is(err, sink.ErrNotAccepted):
 		return sink.NotAccepted(&sink.BatchError{Events: events})
+	case errors.Is(err, sink.ErrAskedToWait):
+		return sink.AskedToWait(&sink.BatchError{Events: events})
 	case errors.Is(err, sink.ErrMaybeAccepted):
 		return sink.MaybeAccepted(&sink.BatchError{Events: events})
 	}
@@ -125,7 +127,7 @@ func (s *Sink) post(ctx context.Context, r *request, b *buffer.Batch, permit per
 	switch {
 	case err == nil:
 		tracing.Answered(ctx, resp.StatusCode)
-		s.observe(resp, permit)
+		s.observe(resp, permit, b)
 		return s.readResponse(ctx, resp, r, b, &s.odd)
 	case written.Load() && !errors.Is(ctx.Err(), context.Canceled):
 		if ctx.Err() != nil {
