@@ -39,6 +39,30 @@ func TestPrometheusRules(t *testing.T) {
 	}
 }
 
+// Each alert links to its own section of the documentation, and the table of alerts has it.
+func TestPrometheusRules_Runbooks(t *testing.T) {
+	t.Parallel()
+	_, sections, _ := strings.Cut(read(t, "../docs/troubleshooting.md"), "\n## By alert\n")
+	sections, _, _ = strings.Cut(sections, "\n## ")
+	_, table, _ := strings.Cut(read(t, "../docs/monitoring.md"), "\n## Alerts\n")
+	rules := strings.Split(read(t, "prometheus/relay.rules.yaml"), "- alert: ")[1:]
+	for _, rule := range rules {
+		name, _, _ := strings.Cut(rule, "\n")
+		if url := "runbook_url: https://github.com/outboxrelay/relay/blob/main/docs/troubleshooting.md#" + strings.ToLower(name) + "\n"; !strings.Contains(rule, url) {
+			t.Errorf("the alert %s lacks %s", name, url)
+		}
+		if !strings.Contains(sections, "\n### "+name+"\n") {
+			t.Errorf("docs/troubleshooting.md has no section %s below By alert", name)
+		}
+		if !strings.Contains(table, "`"+name+"`") {
+			t.Errorf("the alerts of docs/monitoring.md lack %s", name)
+		}
+	}
+	if headings := strings.Count(sections, "\n### "); len(rules) == 0 || headings != len(rules) {
+		t.Errorf("there are %d alerts, and docs/troubleshooting.md has %d sections", len(rules), headings)
+	}
+}
+
 // dashboard is the part of deploy/grafana/relay.json that the tests follow.
 type dashboard struct {
 	UID, Title string
