@@ -203,14 +203,23 @@ scrape_configs:
 	if scaler == nil {
 		t.Fatal("the ScaledObject has no query")
 	}
-	testkit.Eventually(t, func() error {
-		insert()
+	panelsHave := func(outage bool) error { // data; in an outage those that are empty otherwise
 		for _, p := range d.Panels {
 			for _, target := range p.Targets {
+				if strings.HasSuffix(target.Expr, "== 1") != outage {
+					continue
+				}
 				if err := prometheusHas(t, prometheus.URL, target.Expr); err != nil {
 					return fmt.Errorf("panel %q: %w", p.Title, err)
 				}
 			}
+		}
+		return nil
+	}
+	testkit.Eventually(t, func() error {
+		insert()
+		if err := panelsHave(false); err != nil {
+			return err
 		}
 		return prometheusHas(t, prometheus.URL, scaler[1])
 	})
@@ -246,6 +255,7 @@ scrape_configs:
 		"RelayNotReady":  `"pipeline":"contacts","severity":"warning","sink":"crm"`,
 		"RelayHookFails": `"pipeline":"contacts","severity":"warning","sink":"crm"`,
 	})
+	testkit.Eventually(t, func() error { return panelsHave(true) })
 	testkit.Eventually(t, func() error { // it may have fired before, because the sink refused the bad event
 		if alerts, summary := get(t, prometheus.URL+"/api/v1/alerts"), "A relay cannot deliver contacts to crm: sink."; !strings.Contains(alerts, summary) {
 			return fmt.Errorf("no alert says %q: %s", summary, alerts)
@@ -335,7 +345,7 @@ func cleanMetrics(t *testing.T, port int) {
 	}
 }
 
-var dashboardVariables = strings.NewReplacer("$__rate_interval", "5s", "$pipeline", ".*", "$sink", ".*")
+var dashboardVariables = strings.NewReplacer("$__rate_interval", "5s", "$__range", "1h", "$pipeline", ".*", "$sink", ".*")
 
 // prometheusHas reports as an error that a query has no number.
 func prometheusHas(t *testing.T, server, query string) error {
