@@ -179,7 +179,14 @@ func runs(t *testing.T, s set) map[string]any {
 	for name, object := range s {
 		switch o := object.(type) {
 		case *corev1.ConfigMap:
-			continue
+			if o.Labels["grafana_dashboard"] == "" {
+				continue
+			}
+			neutral(&o.ObjectMeta)
+			delete(o.Labels, "app")
+			for key, text := range o.Data {
+				o.Data[key] = strings.TrimSuffix(text, "\n") // Helm trims manifests
+			}
 		case *appsv1.Deployment:
 			neutral(&o.ObjectMeta)
 			neutral(&o.Spec.Template.ObjectMeta)
@@ -262,7 +269,7 @@ func TestSame(t *testing.T) {
 		{name: "Default", objects: 4},
 		{name: "HPA", values: "autoscaling: {kind: hpa}", components: []string{"hpa"}, objects: 5},
 		{name: "KEDA", values: "autoscaling: {kind: keda}", components: []string{"keda"}, objects: 5},
-		{name: "Monitoring", values: "monitoring: {podMonitor: true}", components: []string{"monitoring"}, objects: 5},
+		{name: "Monitoring", values: "monitoring: {podMonitor: true, rules: true, dashboard: true}", components: []string{"monitoring"}, objects: 7},
 		{name: "Migrate", values: "migrate: {enabled: true, applicationRole: shop}", components: []string{"migrate"}, objects: 6},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -339,7 +346,7 @@ func TestBacklogQuery(t *testing.T) {
 
 // Two releases in one namespace share no object and select no pod of each other.
 func TestChart_TwoReleases(t *testing.T) {
-	const values = "{autoscaling: {kind: keda}, monitoring: {podMonitor: true}, migrate: {enabled: true, applicationRole: shop}}"
+	const values = "{autoscaling: {kind: keda}, monitoring: {podMonitor: true, rules: true, dashboard: true}, migrate: {enabled: true, applicationRole: shop}}"
 	one := mustRender(t, values)
 	two, _, _, err := renderChart(t, "bills", values)
 	if err != nil {
@@ -435,6 +442,7 @@ func TestChart_BadValues(t *testing.T) {
 		"autoscaling: {prometheus: {url: 'x'}}":    "url is not allowed",
 		"image: {digest: 'sha256:00'}":             "digest is not allowed",
 		"monitoring: {podMonitor: {enabled: yes}}": "monitoring.podMonitor: Invalid type",
+		"monitoring: {labels: {release: 1}}":       "monitoring.labels.release: Invalid type",
 	} {
 		_, _, _, err := renderChart(t, "relay", values)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -455,6 +463,45 @@ func TestChart_Files(t *testing.T) {
 	}
 	known(t, "", schema, relay.Values)
 	same(t, relay, "grants.sql", "../../deploy/postgres/grants.sql")
+	same(t, relay, "relay.rules.yaml", "../../deploy/prometheus/relay.rules.yaml")
+	same(t, relay, "relay.json", "../../deploy/grafana/relay.json")
+}
+
+// The PrometheusRule has the rules that promtool tests, also without a field of its type.
+func TestPrometheusRule(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/prometheus/relay.rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, got struct{ Groups any }
+	if err := yaml.Unmarshal(text, &want); err != nil {
+		t.Fatal(err)
+	}
+	rule := overlay(t, "monitoring")["PrometheusRule relay"].(*monitoringv1.PrometheusRule)
+	if text, err = yaml.Marshal(rule.Spec); err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("prometheusrule.yaml is not relay.rules.yaml, run deploy/copies.sh (-file +rule):\n%s", diff)
+	}
+}
+
+// The labels by which a Prometheus selects are on what it selects, and on nothing else.
+func TestMonitoringLabels(t *testing.T) {
+	for name, objects := range map[string]set{
+		"kustomize": kustomize(t, kubernetes+"overlays/example"),
+		"helm":      mustRender(t, "monitoring: {podMonitor: true, rules: true, dashboard: true, labels: {release: kube-prometheus-stack}}"),
+	} {
+		for key, object := range objects {
+			kind, meta := describe(t, object)
+			if labelled := meta.Labels["release"] == "kube-prometheus-stack"; labelled != (kind == "PodMonitor" || kind == "PrometheusRule") {
+				t.Errorf("%s: %s has the labels %v", name, key, meta.Labels)
+			}
+		}
+	}
 }
 
 func same(t *testing.T, c *chart.Chart, name, path string) {
@@ -466,7 +513,7 @@ func same(t *testing.T, c *chart.Chart, name, path string) {
 	for _, file := range c.Files {
 		if file.Name == name {
 			if diff := cmp.Diff(string(want), string(file.Data)); diff != "" {
-				t.Errorf("%s of the chart is not %s:\n%s", name, path, diff)
+				t.Errorf("%s of the chart is not %s, run deploy/copies.sh:\n%s", name, path, diff)
 			}
 			return
 		}
