@@ -63,6 +63,22 @@ func TestPrometheusRules_Runbooks(t *testing.T) {
 	}
 }
 
+// The prometheus.yml of the documentation loads.
+func TestPrometheusConfig(t *testing.T) {
+	t.Parallel()
+	_, example, ok := strings.Cut(read(t, "../docs/monitoring.md"), "<!-- tested by deploy: TestPrometheusConfig -->\n```yaml\n")
+	example, _, closed := strings.Cut(example, "```\n")
+	if !ok || !closed {
+		t.Fatal("docs/monitoring.md has no prometheus.yml")
+	}
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "prometheus.yml"), example)
+	write(t, filepath.Join(dir, "relay.rules.yaml"), read(t, "prometheus/relay.rules.yaml"))
+	if out, err := testserver.Promtool(t, "check", "config", filepath.Join(dir, "prometheus.yml")).CombinedOutput(); err != nil || !strings.Contains(string(out), "rules found") {
+		t.Errorf("promtool check config: %v\n%s", err, out)
+	}
+}
+
 // dashboard is the part of deploy/grafana/relay.json that the tests follow.
 type dashboard struct {
 	UID, Title string

@@ -22,6 +22,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -94,6 +95,12 @@ func kustomize(t *testing.T, path string) set {
 // overlay renders the base with components.
 func overlay(t *testing.T, components ...string) set {
 	t.Helper()
+	return patched(t, "", components...)
+}
+
+// patched renders the base with components and patches, a list of YAML.
+func patched(t *testing.T, patches string, components ...string) set {
+	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -108,6 +115,9 @@ func overlay(t *testing.T, components ...string) set {
 	text := "resources: [" + root + "/base]\ncomponents:\n"
 	for _, name := range components {
 		text += "  - " + root + "/components/" + name + "\n"
+	}
+	if patches != "" {
+		text += "patches:\n" + patches
 	}
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -284,6 +294,26 @@ func TestSame(t *testing.T) {
 				t.Errorf("the chart runs something else (-kustomize +helm):\n%s", diff)
 			}
 		})
+	}
+}
+
+// With the values and the patches of docs/running.md, both export traces, and the NetworkPolicy lets them through.
+func TestTraces(t *testing.T) {
+	text, err := os.ReadFile("../../docs/running.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples := regexp.MustCompile("(?s)<!-- tested by tools/manifests: TestTraces -->\n```yaml\n(.*?)```").FindAllStringSubmatch(string(text), -1)
+	if len(examples) != 2 {
+		t.Fatalf("docs/running.md has %d examples; expected values and patches", len(examples))
+	}
+	objects := runs(t, patched(t, examples[1][1]))
+	if diff := cmp.Diff(objects, runs(t, mustRender(t, examples[0][1]))); diff != "" {
+		t.Errorf("the chart runs something else (-kustomize +helm):\n%s", diff)
+	}
+	ports := objects["NetworkPolicy relay"].(*networkingv1.NetworkPolicy).Spec.Egress[1].Ports
+	if !slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool { return p.Port.IntValue() == 4318 }) {
+		t.Errorf("the NetworkPolicy allows %v", ports)
 	}
 }
 
