@@ -107,13 +107,20 @@ WHERE grantee = 'outbox_relay'::regrole
   AND NOT (relname ~ '^outbox_' AND privilege_type = ANY (CASE relkind WHEN 'S' THEN '{USAGE}' ELSE '{SELECT,INSERT,UPDATE,DELETE}' END::text[]))
 UNION ALL
 SELECT 'shop may ' || privilege_type || ' ' || relname FROM pg_class, aclexplode(relacl)
-WHERE grantee = 'shop'::regrole AND relname ~ '^outbox_' AND privilege_type <> 'INSERT'`
+WHERE grantee = 'shop'::regrole AND relname ~ '^outbox_' AND privilege_type <> 'INSERT'
+UNION ALL
+SELECT member::regrole || ' is a member of ' || roleid::regrole FROM pg_auth_members
+WHERE member IN ('outbox_owner'::regrole, 'outbox_relay'::regrole, 'shop'::regrole)
+  AND (member, roleid) <> ('outbox_relay'::regrole, 'pg_read_all_stats'::regrole)`
 
 // leastPrivilege checks that no role has more privileges than promise 10 says.
 func (s roleServer) leastPrivilege(t *testing.T) {
 	t.Helper()
 	if found := s.query(t, tooMuchSQL); len(found) > 0 {
 		t.Errorf("too many privileges: %s", strings.Join(found, ", "))
+	}
+	if sees := s.query(t, "SELECT pg_has_role('outbox_relay', 'pg_read_all_stats', 'USAGE')::text"); !slices.Equal(sees, []string{"true"}) {
+		t.Error("outbox_relay does not see the transactions of other roles")
 	}
 }
 

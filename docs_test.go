@@ -53,10 +53,10 @@ var (
 	program  = regexp.MustCompile(`^go run (\./\S+)`)
 )
 
-// checkYAML runs `relay check` on a configuration, or on a sink or the section admin alone.
+// checkYAML runs `relay check` on a configuration, or on a sink or the section admin alone. Files of other programs name their test in a comment.
 func checkYAML(t *testing.T, term *terminal, b block) {
 	t.Helper()
-	if b.file() == "bad.yaml" {
+	if b.file() == "bad.yaml" || strings.HasPrefix(b.hint, "tested by ") {
 		return
 	}
 	text := b.text
@@ -211,7 +211,7 @@ func testPrivileges(t *testing.T, programs string) {
 	if got := term.must("relay dead discard -c relay.yaml --all"); got != "orders: discarded 0 dead letters" {
 		t.Errorf("discard prints %q", got)
 	}
-	if got := term.must("relay doctor -c relay.yaml"); !strings.Contains(got, "> GRANT pg_read_all_stats TO ") || !strings.HasSuffix(got, "\n0 problems, 0 warnings") {
+	if got := term.must("relay doctor -c relay.yaml"); strings.Contains(got, "> GRANT ") || !strings.HasSuffix(got, "\n0 problems, 0 warnings") {
 		t.Errorf("doctor prints %s", got)
 	}
 	term.must("relay verify -c relay.yaml --repair")

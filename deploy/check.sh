@@ -14,7 +14,7 @@ failed() {
 $tool github.com/compose-spec/compose-go/v2/cmd docker-compose.yml >/dev/null
 
 # -count=1: the cache of results does not know files outside the module.
-out=$(cd tools/manifests && find ../../deploy/kubernetes ../../deploy/prometheus/podmonitor.yaml -name '*.yaml' \
+out=$(cd tools/manifests && find ../../deploy/kubernetes ../../deploy/prometheus/podmonitor.yaml ../../deploy/prometheus/prometheusrule.yaml -name '*.yaml' \
 	! -name kustomization.yaml ! -name relay.yaml -exec go run . {} + 2>&1 && go test -count=1 . 2>&1) || failed "$out"
 # Left out: what depends on the cluster and the application, and limits of CPU, which
 # throttle a relay that is far from its limit on average.

@@ -39,6 +39,46 @@ func TestPrometheusRules(t *testing.T) {
 	}
 }
 
+// Each alert links to its own section of the documentation, and the table of alerts has it.
+func TestPrometheusRules_Runbooks(t *testing.T) {
+	t.Parallel()
+	_, sections, _ := strings.Cut(read(t, "../docs/troubleshooting.md"), "\n## By alert\n")
+	sections, _, _ = strings.Cut(sections, "\n## ")
+	_, table, _ := strings.Cut(read(t, "../docs/monitoring.md"), "\n## Alerts\n")
+	rules := strings.Split(read(t, "prometheus/relay.rules.yaml"), "- alert: ")[1:]
+	for _, rule := range rules {
+		name, _, _ := strings.Cut(rule, "\n")
+		if url := "runbook_url: https://github.com/outboxrelay/relay/blob/main/docs/troubleshooting.md#" + strings.ToLower(name) + "\n"; !strings.Contains(rule, url) {
+			t.Errorf("the alert %s lacks %s", name, url)
+		}
+		if !strings.Contains(sections, "\n### "+name+"\n") {
+			t.Errorf("docs/troubleshooting.md has no section %s below By alert", name)
+		}
+		if !strings.Contains(table, "`"+name+"`") {
+			t.Errorf("the alerts of docs/monitoring.md lack %s", name)
+		}
+	}
+	if headings := strings.Count(sections, "\n### "); len(rules) == 0 || headings != len(rules) {
+		t.Errorf("there are %d alerts, and docs/troubleshooting.md has %d sections", len(rules), headings)
+	}
+}
+
+// The prometheus.yml of the documentation loads.
+func TestPrometheusConfig(t *testing.T) {
+	t.Parallel()
+	_, example, ok := strings.Cut(read(t, "../docs/monitoring.md"), "<!-- tested by deploy: TestPrometheusConfig -->\n```yaml\n")
+	example, _, closed := strings.Cut(example, "```\n")
+	if !ok || !closed {
+		t.Fatal("docs/monitoring.md has no prometheus.yml")
+	}
+	dir := t.TempDir()
+	write(t, filepath.Join(dir, "prometheus.yml"), example)
+	write(t, filepath.Join(dir, "relay.rules.yaml"), read(t, "prometheus/relay.rules.yaml"))
+	if out, err := testserver.Promtool(t, "check", "config", filepath.Join(dir, "prometheus.yml")).CombinedOutput(); err != nil || !strings.Contains(string(out), "rules found") {
+		t.Errorf("promtool check config: %v\n%s", err, out)
+	}
+}
+
 // dashboard is the part of deploy/grafana/relay.json that the tests follow.
 type dashboard struct {
 	UID, Title string
@@ -179,14 +219,23 @@ scrape_configs:
 	if scaler == nil {
 		t.Fatal("the ScaledObject has no query")
 	}
-	testkit.Eventually(t, func() error {
-		insert()
+	panelsHave := func(outage bool) error { // data; in an outage those that are empty otherwise
 		for _, p := range d.Panels {
 			for _, target := range p.Targets {
+				if strings.HasSuffix(target.Expr, "== 1") != outage {
+					continue
+				}
 				if err := prometheusHas(t, prometheus.URL, target.Expr); err != nil {
 					return fmt.Errorf("panel %q: %w", p.Title, err)
 				}
 			}
+		}
+		return nil
+	}
+	testkit.Eventually(t, func() error {
+		insert()
+		if err := panelsHave(false); err != nil {
+			return err
 		}
 		return prometheusHas(t, prometheus.URL, scaler[1])
 	})
@@ -222,6 +271,7 @@ scrape_configs:
 		"RelayNotReady":  `"pipeline":"contacts","severity":"warning","sink":"crm"`,
 		"RelayHookFails": `"pipeline":"contacts","severity":"warning","sink":"crm"`,
 	})
+	testkit.Eventually(t, func() error { return panelsHave(true) })
 	testkit.Eventually(t, func() error { // it may have fired before, because the sink refused the bad event
 		if alerts, summary := get(t, prometheus.URL+"/api/v1/alerts"), "A relay cannot deliver contacts to crm: sink."; !strings.Contains(alerts, summary) {
 			return fmt.Errorf("no alert says %q: %s", summary, alerts)
@@ -311,7 +361,7 @@ func cleanMetrics(t *testing.T, port int) {
 	}
 }
 
-var dashboardVariables = strings.NewReplacer("$__rate_interval", "5s", "$pipeline", ".*", "$sink", ".*")
+var dashboardVariables = strings.NewReplacer("$__rate_interval", "5s", "$__range", "1h", "$pipeline", ".*", "$sink", ".*")
 
 // prometheusHas reports as an error that a query has no number.
 func prometheusHas(t *testing.T, server, query string) error {

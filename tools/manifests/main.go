@@ -20,15 +20,16 @@ import (
 
 // objects are the kinds that the files use.
 var objects = map[string]func() any{
-	"apps/v1 Deployment":                     func() any { return new(appsv1.Deployment) },
-	"autoscaling/v2 HorizontalPodAutoscaler": func() any { return new(autoscalingv2.HorizontalPodAutoscaler) },
-	"batch/v1 Job":                           func() any { return new(batchv1.Job) },
-	"keda.sh/v1alpha1 ScaledObject":          func() any { return new(scaledObject) },
-	"monitoring.coreos.com/v1 PodMonitor":    func() any { return new(monitoringv1.PodMonitor) },
-	"networking.k8s.io/v1 NetworkPolicy":     func() any { return new(networkingv1.NetworkPolicy) },
-	"policy/v1 PodDisruptionBudget":          func() any { return new(policyv1.PodDisruptionBudget) },
-	"v1 ConfigMap":                           func() any { return new(corev1.ConfigMap) },
-	"v1 Secret":                              func() any { return new(corev1.Secret) },
+	"apps/v1 Deployment":                      func() any { return new(appsv1.Deployment) },
+	"autoscaling/v2 HorizontalPodAutoscaler":  func() any { return new(autoscalingv2.HorizontalPodAutoscaler) },
+	"batch/v1 Job":                            func() any { return new(batchv1.Job) },
+	"keda.sh/v1alpha1 ScaledObject":           func() any { return new(scaledObject) },
+	"monitoring.coreos.com/v1 PodMonitor":     func() any { return new(monitoringv1.PodMonitor) },
+	"monitoring.coreos.com/v1 PrometheusRule": func() any { return new(monitoringv1.PrometheusRule) },
+	"networking.k8s.io/v1 NetworkPolicy":      func() any { return new(networkingv1.NetworkPolicy) },
+	"policy/v1 PodDisruptionBudget":           func() any { return new(policyv1.PodDisruptionBudget) },
+	"v1 ConfigMap":                            func() any { return new(corev1.ConfigMap) },
+	"v1 Secret":                               func() any { return new(corev1.Secret) },
 }
 
 func main() {

@@ -22,6 +22,7 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	networkingv1 "k8s.io/api/networking/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/util/validation"
@@ -94,6 +95,12 @@ func kustomize(t *testing.T, path string) set {
 // overlay renders the base with components.
 func overlay(t *testing.T, components ...string) set {
 	t.Helper()
+	return patched(t, "", components...)
+}
+
+// patched renders the base with components and patches, a list of YAML.
+func patched(t *testing.T, patches string, components ...string) set {
+	t.Helper()
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
@@ -108,6 +115,9 @@ func overlay(t *testing.T, components ...string) set {
 	text := "resources: [" + root + "/base]\ncomponents:\n"
 	for _, name := range components {
 		text += "  - " + root + "/components/" + name + "\n"
+	}
+	if patches != "" {
+		text += "patches:\n" + patches
 	}
 	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
 		t.Fatal(err)
@@ -179,7 +189,14 @@ func runs(t *testing.T, s set) map[string]any {
 	for name, object := range s {
 		switch o := object.(type) {
 		case *corev1.ConfigMap:
-			continue
+			if o.Labels["grafana_dashboard"] == "" {
+				continue
+			}
+			neutral(&o.ObjectMeta)
+			delete(o.Labels, "app")
+			for key, text := range o.Data {
+				o.Data[key] = strings.TrimSuffix(text, "\n") // Helm trims manifests
+			}
 		case *appsv1.Deployment:
 			neutral(&o.ObjectMeta)
 			neutral(&o.Spec.Template.ObjectMeta)
@@ -262,7 +279,7 @@ func TestSame(t *testing.T) {
 		{name: "Default", objects: 4},
 		{name: "HPA", values: "autoscaling: {kind: hpa}", components: []string{"hpa"}, objects: 5},
 		{name: "KEDA", values: "autoscaling: {kind: keda}", components: []string{"keda"}, objects: 5},
-		{name: "Monitoring", values: "monitoring: {podMonitor: true}", components: []string{"monitoring"}, objects: 5},
+		{name: "Monitoring", values: "monitoring: {podMonitor: true, rules: true, dashboard: true}", components: []string{"monitoring"}, objects: 7},
 		{name: "Migrate", values: "migrate: {enabled: true, applicationRole: shop}", components: []string{"migrate"}, objects: 6},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -277,6 +294,26 @@ func TestSame(t *testing.T) {
 				t.Errorf("the chart runs something else (-kustomize +helm):\n%s", diff)
 			}
 		})
+	}
+}
+
+// With the values and the patches of docs/running.md, both export traces, and the NetworkPolicy lets them through.
+func TestTraces(t *testing.T) {
+	text, err := os.ReadFile("../../docs/running.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	examples := regexp.MustCompile("(?s)<!-- tested by tools/manifests: TestTraces -->\n```yaml\n(.*?)```").FindAllStringSubmatch(string(text), -1)
+	if len(examples) != 2 {
+		t.Fatalf("docs/running.md has %d examples; expected values and patches", len(examples))
+	}
+	objects := runs(t, patched(t, examples[1][1]))
+	if diff := cmp.Diff(objects, runs(t, mustRender(t, examples[0][1]))); diff != "" {
+		t.Errorf("the chart runs something else (-kustomize +helm):\n%s", diff)
+	}
+	ports := objects["NetworkPolicy relay"].(*networkingv1.NetworkPolicy).Spec.Egress[1].Ports
+	if !slices.ContainsFunc(ports, func(p networkingv1.NetworkPolicyPort) bool { return p.Port.IntValue() == 4318 }) {
+		t.Errorf("the NetworkPolicy allows %v", ports)
 	}
 }
 
@@ -339,7 +376,7 @@ func TestBacklogQuery(t *testing.T) {
 
 // Two releases in one namespace share no object and select no pod of each other.
 func TestChart_TwoReleases(t *testing.T) {
-	const values = "{autoscaling: {kind: keda}, monitoring: {podMonitor: true}, migrate: {enabled: true, applicationRole: shop}}"
+	const values = "{autoscaling: {kind: keda}, monitoring: {podMonitor: true, rules: true, dashboard: true}, migrate: {enabled: true, applicationRole: shop}}"
 	one := mustRender(t, values)
 	two, _, _, err := renderChart(t, "bills", values)
 	if err != nil {
@@ -435,6 +472,7 @@ func TestChart_BadValues(t *testing.T) {
 		"autoscaling: {prometheus: {url: 'x'}}":    "url is not allowed",
 		"image: {digest: 'sha256:00'}":             "digest is not allowed",
 		"monitoring: {podMonitor: {enabled: yes}}": "monitoring.podMonitor: Invalid type",
+		"monitoring: {labels: {release: 1}}":       "monitoring.labels.release: Invalid type",
 	} {
 		_, _, _, err := renderChart(t, "relay", values)
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -455,6 +493,45 @@ func TestChart_Files(t *testing.T) {
 	}
 	known(t, "", schema, relay.Values)
 	same(t, relay, "grants.sql", "../../deploy/postgres/grants.sql")
+	same(t, relay, "relay.rules.yaml", "../../deploy/prometheus/relay.rules.yaml")
+	same(t, relay, "relay.json", "../../deploy/grafana/relay.json")
+}
+
+// The PrometheusRule has the rules that promtool tests, also without a field of its type.
+func TestPrometheusRule(t *testing.T) {
+	text, err := os.ReadFile("../../deploy/prometheus/relay.rules.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var want, got struct{ Groups any }
+	if err := yaml.Unmarshal(text, &want); err != nil {
+		t.Fatal(err)
+	}
+	rule := overlay(t, "monitoring")["PrometheusRule relay"].(*monitoringv1.PrometheusRule)
+	if text, err = yaml.Marshal(rule.Spec); err != nil {
+		t.Fatal(err)
+	}
+	if err := yaml.Unmarshal(text, &got); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("prometheusrule.yaml is not relay.rules.yaml, run deploy/copies.sh (-file +rule):\n%s", diff)
+	}
+}
+
+// The labels by which a Prometheus selects are on what it selects, and on nothing else.
+func TestMonitoringLabels(t *testing.T) {
+	for name, objects := range map[string]set{
+		"kustomize": kustomize(t, kubernetes+"overlays/example"),
+		"helm":      mustRender(t, "monitoring: {podMonitor: true, rules: true, dashboard: true, labels: {release: kube-prometheus-stack}}"),
+	} {
+		for key, object := range objects {
+			kind, meta := describe(t, object)
+			if labelled := meta.Labels["release"] == "kube-prometheus-stack"; labelled != (kind == "PodMonitor" || kind == "PrometheusRule") {
+				t.Errorf("%s: %s has the labels %v", name, key, meta.Labels)
+			}
+		}
+	}
 }
 
 func same(t *testing.T, c *chart.Chart, name, path string) {
@@ -466,7 +543,7 @@ func same(t *testing.T, c *chart.Chart, name, path string) {
 	for _, file := range c.Files {
 		if file.Name == name {
 			if diff := cmp.Diff(string(want), string(file.Data)); diff != "" {
-				t.Errorf("%s of the chart is not %s:\n%s", name, path, diff)
+				t.Errorf("%s of the chart is not %s, run deploy/copies.sh:\n%s", name, path, diff)
 			}
 			return
 		}
