@@ -124,6 +124,17 @@ func TestMetrics_PresentFromTheStart(t *testing.T) {
 	}
 }
 
+// The age of the oldest transaction is absent if the role does not see those of others.
+func TestMetrics_HiddenTransactions(t *testing.T) {
+	t.Parallel()
+	for _, hidden := range []bool{false, true} {
+		s := New([]Pipeline{(&state{name: "orders", status: buffer.Status{TransactionsHidden: hidden}}).pipeline()}, NewMetrics("1.2.3"), Config{})
+		if _, ok := scrape(t, s)["relay_source_oldest_transaction_seconds{pipeline=orders}"]; ok == hidden {
+			t.Errorf("hidden: %t, and the metric is there: %t", hidden, ok)
+		}
+	}
+}
+
 func TestVacuumObserver(t *testing.T) {
 	t.Parallel()
 	m := NewMetrics("1.2.3")
