@@ -305,6 +305,20 @@ func testLatency(t *testing.T) {
 	}
 }
 
+// A send that ends at the default of sink.timeout is in a bucket with an end.
+func TestObserver_Timeout(t *testing.T) {
+	t.Parallel()
+	s, o := observed()
+	o.Sent(batch(1, time.Second), 30*time.Second+50*time.Millisecond)
+	for _, m := range families(t, s)["relay_send_seconds"].GetMetric() {
+		buckets := m.GetHistogram().GetBucket()
+		finite := slices.DeleteFunc(buckets, func(b *dto.Bucket) bool { return math.IsInf(b.GetUpperBound(), 1) })
+		if last := finite[len(finite)-1]; last.GetCumulativeCount() != m.GetHistogram().GetSampleCount() {
+			t.Errorf("%d of %d sends took at most %v s", last.GetCumulativeCount(), m.GetHistogram().GetSampleCount(), last.GetUpperBound())
+		}
+	}
+}
+
 // With traces, the buckets name the trace of a batch that is sampled; all events are counted as without. Without traces the format has none.
 func TestObserver_Exemplars(t *testing.T) {
 	t.Parallel()
