@@ -5,11 +5,14 @@
 //	├── claim
 //	├── send DESTINATION    whose context the consumers get
 //	└── settle
+//
+// While there is no batch, what fails is a trace of its own: a connect, count or claim of the database, and a check of the sink.
 package tracing
 
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -60,8 +63,10 @@ type Tracer struct {
 	config   Config
 	template bool // the destination has placeholders
 
-	batchName, sendName string
-	batch, send, settle []attribute.KeyValue
+	batchName, sendName, checkName     string
+	common, batch, send, settle, check []attribute.KeyValue
+
+	databaseFailures, checkFailures spanLimit
 }
 
 // New returns the tracer of a pipeline; nil if c has no Provider.
@@ -79,10 +84,19 @@ func New(c Config) *Tracer {
 	}
 	t := &Tracer{
 		tracer: c.Provider.Tracer(Scope, trace.WithSchemaURL(semconv.SchemaURL)), config: c, template: strings.Contains(c.Destination, "{"),
-		batchName: "relay " + c.Pipeline, sendName: "send " + cmp.Or(c.Destination, c.Pipeline),
+		batchName: "relay " + c.Pipeline, sendName: "send " + cmp.Or(c.Destination, c.Pipeline), checkName: "check " + cmp.Or(c.Destination, c.Pipeline),
+		common: common,
 		batch:  with("relay", semconv.MessagingOperationTypeProcess),
 		send:   with("send", semconv.MessagingOperationTypeSend, c.Attributes...),
 		settle: with("settle", semconv.MessagingOperationTypeSettle),
+		check:  slices.Clone(common),
+
+		databaseFailures: spanLimit{every: databaseInterval}, checkFailures: spanLimit{every: checkInterval},
+	}
+	for _, a := range c.Attributes { // a check is no request of the configured method
+		if a.Key == semconv.ServerAddressKey || a.Key == semconv.ServerPortKey {
+			t.check = append(t.check, a)
+		}
 	}
 	if c.System != "" {
 		t.send = append(t.send, semconv.MessagingSystemKey.String(c.System))
@@ -111,7 +125,7 @@ func (t *Tracer) Batch(ctx context.Context, l *buffer.Lease, began, claimed time
 	if span.IsRecording() {
 		span.SetAttributes(keyGroupID.String(l.GroupID.String()), semconv.MessagingBatchMessageCount(l.Len()),
 			keyAttempts.Int(l.Attempts), keyUnfinished.Int(max(0, l.UnfinishedLeases-1)))
-		_, claim := t.tracer.Start(ctx, "claim", trace.WithTimestamp(began))
+		_, claim := t.tracer.Start(ctx, "claim", trace.WithTimestamp(began), trace.WithAttributes(t.common...), trace.WithAttributes(semconv.MessagingBatchMessageCount(l.Len())))
 		claim.End(trace.WithTimestamp(claimed))
 	}
 	return ctx, Span{span, t.config.Redact}
