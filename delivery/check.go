@@ -14,6 +14,13 @@ var errHungCheck = errors.New("the sink library does not return from a check; re
 // Check calls the sink's Check. If that has not returned SendGrace after ctx's end, it is given up, and until it returns no
 // other is begun: each would keep a goroutine.
 func (w *Worker) Check(ctx context.Context) error {
+	began := time.Now()
+	err := w.check(ctx)
+	w.config.Tracer.CheckFailed(ctx, began, err)
+	return err
+}
+
+func (w *Worker) check(ctx context.Context) error {
 	if w.hungChecks.Load() > 0 {
 		return sink.Unavailable(errHungCheck)
 	}

@@ -33,6 +33,7 @@ func (w *Worker) settle(leaseCtx, stop context.Context, l *buffer.Lease, outcome
 		defer func() {
 			if err != nil {
 				span.Fail("settle_failed", err.Error())
+				w.config.Tracer.Fail(leaseCtx, "settle_failed", err.Error())
 			}
 			span.End()
 		}()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
 )
@@ -18,6 +19,7 @@ func (w *Worker) traceSend(ctx context.Context, b *buffer.Batch, send func(conte
 	defer func() {
 		if kind := errorType(err); kind != "" {
 			span.Fail(kind, err.Error())
+			span.Event(firstRejected(b, err, kind))
 		}
 		span.End()
 	}()
@@ -43,4 +45,19 @@ func errorType(err error) string {
 		return "events_rejected"
 	}
 	return "batch_rejected"
+}
+
+// firstRejected is the first event that the sink rejected, by itself or with its whole batch; nil if it rejected none.
+func firstRejected(b *buffer.Batch, err error, kind string) *outbox.Event {
+	switch some, _ := errors.AsType[*sink.BatchError](err); {
+	case kind == "batch_rejected" && len(b.Events) > 0:
+		return &b.Events[0]
+	case kind == "events_rejected" && some.Valid(len(b.Events)):
+		for _, one := range some.Events {
+			if !errors.Is(one.Err, sink.ErrUnavailable) {
+				return &b.Events[one.Index]
+			}
+		}
+	}
+	return nil
 }

@@ -139,7 +139,7 @@ func (p *Pipeline) ready() error {
 // ctx must end no later than stop. A pipeline runs once.
 func (p *Pipeline) Run(ctx, stop context.Context) error {
 	defer p.reporter().start(stop)()
-	if !waitReady(ctx, p.config.Log, "database", p.pause.check(p.buffer.Check, p.buffer), p.health.buffer) {
+	if !waitReady(ctx, p.config.Log, "database", traceConnect(p.tracer, p.pause.check(p.buffer.Check, p.buffer)), p.health.buffer) {
 		return nil
 	}
 	foundSink := func(err error) { p.health.sink(err, time.Now()) }
@@ -150,7 +150,7 @@ func (p *Pipeline) Run(ctx, stop context.Context) error {
 	p.config.Log.InfoContext(ctx, "pipeline runs", p.logAttrs()...)
 	defer p.config.Log.InfoContext(stop, "pipeline stopped")
 	defer context.AfterFunc(ctx, p.drain)()
-	d := distributor.New(p.buffer, distributor.Config{
+	d := distributor.New(tracedCounts{p.buffer, p.tracer}, distributor.Config{
 		Schedule: p.config.Schedule, Eager: !p.config.OnSchedule, Poll: p.config.Poll, Listener: p.config.Listener, IdlePoll: p.config.IdlePoll, Ordered: p.config.Ordered, BatchSize: p.config.BatchSize,
 		MaxBatches: p.config.MaxBatches, MaxWaiting: p.config.MaxWaiting, Workers: maxInFlight(p.config.Workers),
 		Limits: p.limiter.limits, FreshWaits: p.freshWaits, Allow: p.pause.allow(p.worker.Allow), ProbeFull: p.worker.HoldsBad, Observer: observer{p.config.Observer, p}, Log: p.config.Log,
@@ -334,6 +334,7 @@ func (p *Pipeline) workOnce(ctx, stop context.Context, c *claimer.Claimer, ticke
 	}
 	if err != nil {
 		delivery.LogPanic(stop, p.config.Log, "claiming a batch", err)
+		p.tracer.DatabaseFailed(stop, "claim", began, err)
 		p.config.Log.WarnContext(stop, "claiming a batch failed", "error", err)
 		report.Err = err
 		return report, done, nil

@@ -11,6 +11,7 @@ import (
 	"github.com/outboxrelay/relay/claimer"
 	"github.com/outboxrelay/relay/delivery"
 	"github.com/outboxrelay/relay/distributor"
+	"github.com/outboxrelay/relay/internal/tracing"
 	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
@@ -25,6 +26,7 @@ type Router struct {
 	sinks  map[string]*Pipeline
 	health health
 	pause  pause
+	tracer *tracing.Tracer // nil: no spans
 	// wanted receives when a sink has a worker free.
 	wanted chan struct{}
 	// putBack: since the last batch that was routed, one was put back because it fails for its own data.
@@ -38,7 +40,7 @@ type Router struct {
 const routers = 2
 
 // NewRouter returns a router to the pipelines of a buffer's sinks, by the names of those sinks. c is the configuration of the
-// claims: Name, Schedule, OnSchedule, Poll, Listener, IdlePoll, BatchSize, MaxBatches, Lease, Version, Redact and Log.
+// claims: Name, Schedule, OnSchedule, Poll, Listener, IdlePoll, BatchSize, MaxBatches, Lease, Version, Redact, Log and the provider of Tracing.
 func NewRouter(b buffer.Router, sinks map[string]*Pipeline, c Config) (*Router, error) {
 	c = c.withDefaults()
 	if err := c.validate(); err != nil {
@@ -50,6 +52,7 @@ func NewRouter(b buffer.Router, sinks map[string]*Pipeline, c Config) (*Router, 
 	r := &Router{
 		config: c, buffer: b, sinks: sinks, wanted: make(chan struct{}, 1), pause: pause{log: c.Log},
 		health: health{stalledAfter: max(time.Minute, 2*c.Lease), bufferErr: errStarting},
+		tracer: tracing.New(tracing.Config{Provider: c.Tracing.Provider, Pipeline: c.Name, Redact: c.Redact}),
 	}
 	for _, p := range sinks {
 		p.onIdle = r.onIdle
@@ -77,10 +80,10 @@ func (r *Router) Run(ctx context.Context) error {
 	archive, _ := r.buffer.(buffer.ArchiveMemory)
 	notices := &notices{}
 	defer (&reporter{to: to, archive: archive, version: r.config.Version, notices: notices, ready: r.notReady, outdated: r.config.Outdated, onUnaccepted: r.config.Unaccepted, redact: r.config.Redact, log: r.config.Log, written: r.health.reported}).start(ctx)()
-	if !waitReady(ctx, r.config.Log, "database", r.pause.check(r.ready, r.buffer), r.health.buffer) {
+	if !waitReady(ctx, r.config.Log, "database", traceConnect(r.tracer, r.pause.check(r.ready, r.buffer)), r.health.buffer) {
 		return nil
 	}
-	d := distributor.New(r.buffer, distributor.Config{
+	d := distributor.New(tracedCounts{r.buffer, r.tracer}, distributor.Config{
 		Schedule: r.config.Schedule, Eager: !r.config.OnSchedule, Poll: r.config.Poll, Listener: r.config.Listener, IdlePoll: r.config.IdlePoll,
 		BatchSize: r.config.BatchSize, MaxBatches: r.config.MaxBatches, MaxWaiting: r.config.MaxWaiting, Workers: routers,
 		Limits: func() (batchSize, tickets int) { return r.config.BatchSize, routers },
@@ -194,6 +197,7 @@ func (r *Router) route(ctx context.Context, ticket distributor.Ticket) distribut
 		return err
 	})
 	report.Took = time.Since(began)
+	r.tracer.DatabaseFailed(ctx, "claim", began, err)
 	if !ticket.Due {
 		for _, p := range r.sinks { // a probe that had nothing for its sink is over
 			p.probing.Store(false)

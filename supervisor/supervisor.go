@@ -1,6 +1,8 @@
 // Package supervisor watches a database for vacuum blockers: old transactions, prepared
 // transactions and replication slots, because of which vacuum cannot remove dead rows.
 //
+// It logs which tables of the relay a transaction has locked as a whole, too: the application cannot insert, or the relay cannot go on.
+//
 // It asks every few seconds. A blocker goes through these states:
 //
 //	observed ──warn_after──▶ warned ──age doubles──▶ warned again ... ──▶ gone, logged
@@ -50,6 +52,8 @@ type Config struct {
 	Every time.Duration
 	// Observer may be nil.
 	Observer Observer
+	// Tables are watched for transactions that lock one of them as a whole; one entry a pipeline. There may be none.
+	Tables []Tables
 	// Log may be nil: slog.Default.
 	Log *slog.Logger
 }
@@ -107,6 +111,7 @@ type Supervisor struct {
 
 	// Owned by Run.
 	observed          map[identity]*observation
+	tables            []*watchedTables
 	privilegesChecked bool
 	pollFailed        bool
 }
@@ -126,6 +131,9 @@ func New(source Source, c Config) (*Supervisor, error) {
 	s := &Supervisor{config: c, source: source, warnAfter: c.Policies[0].WarnAfter, observed: map[identity]*observation{}}
 	for _, p := range c.Policies {
 		s.warnAfter = min(s.warnAfter, p.WarnAfter)
+	}
+	for _, t := range c.Tables {
+		s.tables = append(s.tables, &watchedTables{Tables: t})
 	}
 	return s, nil
 }
@@ -230,6 +238,7 @@ func (s *Supervisor) poll(ctx context.Context) {
 	s.worst.Store(worst)
 	s.last.Store(&poll{asked, blockers})
 	s.report(oldest, 0)
+	s.logLocks(ctx, blockers, now)
 	for _, o := range old {
 		s.warn(ctx, o)
 		s.terminate(ctx, o, now)

@@ -80,7 +80,12 @@ func supervise(t *testing.T, f func(s *fakeSource, v *supervisor.Supervisor), po
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := &fakeSource{t: t, start: time.Now(), oldest: map[buffer.BlockerKind]time.Duration{}}
-		v, err := supervisor.New(s, supervisor.Config{Policies: policies, Observer: s, Log: slog.New(slog.NewTextHandler(&s.log, nil))})
+		log := slog.New(slog.NewTextHandler(&s.log, nil))
+		tables := []supervisor.Tables{
+			{Names: func() []string { return []string{"public.outbox_events", "public.outbox_batches"} }, Log: log.With("pipeline", "orders")},
+			{Names: func() []string { return nil }, Log: log.With("pipeline", "starting")},
+		}
+		v, err := supervisor.New(s, supervisor.Config{Policies: policies, Observer: s, Tables: tables, Log: log})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -391,4 +396,26 @@ func TestSupervisor_Waiting(t *testing.T) {
 			t.Errorf("what blocks no vacuum is measured as %v", oldest)
 		}
 	}, buffer.SupervisorPolicy{WarnAfter: time.Minute, TerminateAfter: 2 * time.Minute})
+}
+
+// TestSupervisor_TableLocked: one line when a table is locked, one when none is any more; a poll that fails says nothing of it.
+func TestSupervisor_TableLocked(t *testing.T) {
+	t.Parallel()
+	supervise(t, func(s *fakeSource, _ *supervisor.Supervisor) {
+		holder := client(2, s.start.Add(time.Second))
+		holder.NoInserts, holder.Fix = []string{"public.outbox_batches"}, "SELECT pg_terminate_backend(2)"
+		s.until(time.Second)
+		s.add(holder)
+		s.until(11 * time.Second)
+		s.expectLogged(`level=WARN|msg="table locked by another transaction"|pipeline=orders|table=public.outbox_batches|pid=2|user=reports|age=9s|fix="SELECT pg_terminate_backend(2)"`)
+		s.change(func() { s.err = errors.New("connection refused") })
+		s.until(31 * time.Second)
+		s.expectLogged("level=WARN|asking for vacuum blockers failed")
+		s.change(func() { s.err = nil })
+		s.until(2 * time.Minute)
+		s.expectLogged()
+		s.change(func() { s.on = nil })
+		s.until(3 * time.Minute)
+		s.expectLogged(`level=INFO|msg="table no longer locked"|pipeline=orders|table=public.outbox_batches|after=1m55s`)
+	}, buffer.SupervisorPolicy{})
 }

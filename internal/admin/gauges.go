@@ -21,7 +21,9 @@ var (
 	suspectsDesc    = desc("relay_suspect_batches", "Live batches that two or more owners in a row did not finish; they are sent one at a time, with nothing else in flight."+unknown)
 	suspectDesc     = desc("relay_oldest_suspect_seconds", "Time since the oldest suspect batch was claimed; 0 if there is none."+unknown)
 	transactionDesc = desc("relay_source_oldest_transaction_seconds",
-		"Age of the oldest open transaction on the database server; 0 if there is none."+unknown)
+		"Age of the oldest open transaction on the database server; 0 if there is none, absent if the role does not have pg_read_all_stats."+unknown)
+	tableLockedDesc = desc("relay_source_table_locked",
+		"1 while a transaction has locked a table of the relay as a whole, so that the application cannot insert events, or the relay cannot claim or settle them; 0 otherwise, NaN while that is unknown.")
 	deadLettersDesc   = desc("relay_dead_letters", "Open dead letters: neither replayed nor discarded."+unknown)
 	unnotifiedDesc    = desc("relay_dead_letters_unnotified", "Open dead letters that dead_letter.hook was not notified of; 0 without a hook."+unknown)
 	hookDesc          = desc("relay_dead_letter_hook", "1 if a dead_letter.hook is notified of the dead letters, 0 if there is none.")
@@ -47,7 +49,7 @@ type gauges struct{ snapshots snapshots }
 
 // Describe implements prometheus.Collector.
 func (g gauges) Describe(to chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{pendingDesc, delayedDesc, oldestDesc, batchesDesc, suspectsDesc, suspectDesc, transactionDesc, deadLettersDesc, unnotifiedDesc, hookDesc, archiveBytesDesc, archiveEventsDesc, archiveOldestDesc, leftBehindDesc, upDesc, pausedDesc, readyDesc, notReadyDesc, batchSizeDesc, workersDesc} {
+	for _, d := range []*prometheus.Desc{pendingDesc, delayedDesc, oldestDesc, batchesDesc, suspectsDesc, suspectDesc, transactionDesc, tableLockedDesc, deadLettersDesc, unnotifiedDesc, hookDesc, archiveBytesDesc, archiveEventsDesc, archiveOldestDesc, leftBehindDesc, upDesc, pausedDesc, readyDesc, notReadyDesc, batchSizeDesc, workersDesc} {
 		to <- d
 	}
 }
@@ -66,7 +68,11 @@ func (g gauges) Collect(to chan<- prometheus.Metric) {
 	}
 	g.snapshots.each(context.Background(), func(p Pipeline, s buffer.Status, _, err error) {
 		c := collecting{to, p.Name, "", err != nil}
-		c.known(transactionDesc, s.OldestTransaction.Seconds())
+		if !s.TransactionsHidden {
+			c.known(transactionDesc, s.OldestTransaction.Seconds())
+		}
+		locked, known := p.tableLocked(err)
+		collecting{to, p.Name, "", !known}.known(tableLockedDesc, boolGauge(locked))
 		c.known(delayedDesc, float64(s.Delayed))
 		c.gauge(upDesc, boolGauge(err == nil))
 		if len(p.Sinks) == 0 {

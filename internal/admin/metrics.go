@@ -19,8 +19,11 @@ const (
 	sinkLabel = "sink"
 )
 
-// durations are the buckets for claims, sends and settles, in seconds.
-var durations = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
+// durations are the buckets for claims and settles, in seconds. Those for sends have one more: 30 s is the default of sink.timeout, at which a send ends a bit later.
+var (
+	durations = []float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}
+	sends     = append(slices.Clone(durations), 60)
+)
 
 // Metrics are the Prometheus metrics of a process. Safe for concurrent use.
 type Metrics struct {
@@ -50,7 +53,7 @@ func NewMetrics(version string) *Metrics {
 				"split (part of it is retried, under a new group_id), retry (all of it is retried, under its own), delivered.",
 			"outcome"),
 		claim:  histogram("relay_claim_seconds", "Duration of claims and take-overs.", durations),
-		send:   histogram("relay_send_seconds", "Duration of sends, successful or not.", durations),
+		send:   histogram("relay_send_seconds", "Duration of sends, successful or not.", sends),
 		settle: histogram("relay_settle_seconds", "Duration of settles, which write the outcomes of a batch.", durations),
 		latency: histogram("relay_delivery_latency_seconds", "Time from the insert of an event to its delivery, by the database's clock. "+
 			"Events whose delete was repeated are not counted.", buffer.LatencyBounds()),

@@ -84,7 +84,7 @@ func TestMetrics_PresentFromTheStart(t *testing.T) {
 	}
 	for name, value := range map[string]float64{
 		"relay_events_pending{pipeline=": 1234, "relay_oldest_pending_seconds{pipeline=": 90.123456,
-		"relay_events_delayed{pipeline=": 0, "relay_source_oldest_transaction_seconds{pipeline=": 5, "relay_dead_letters{pipeline=": 4, "relay_dead_letters_unnotified{pipeline=": 0, "relay_batches{pipeline=": -1,
+		"relay_events_delayed{pipeline=": 0, "relay_source_oldest_transaction_seconds{pipeline=": 5, "relay_source_table_locked{pipeline=": 0, "relay_dead_letters{pipeline=": 4, "relay_dead_letters_unnotified{pipeline=": 0, "relay_batches{pipeline=": -1,
 		"relay_suspect_batches{pipeline=": 2, "relay_oldest_suspect_seconds{pipeline=": 500,
 	} {
 		if value >= 0 {
@@ -120,6 +120,53 @@ func TestMetrics_PresentFromTheStart(t *testing.T) {
 	for name, family := range all {
 		if strings.HasPrefix(name, "relay_") && family.GetHelp() == "" {
 			t.Errorf("%s has no help", name)
+		}
+	}
+}
+
+// The age of the oldest transaction is absent if the role does not see those of others.
+func TestMetrics_HiddenTransactions(t *testing.T) {
+	t.Parallel()
+	for _, hidden := range []bool{false, true} {
+		s := New([]Pipeline{(&state{name: "orders", status: buffer.Status{TransactionsHidden: hidden}}).pipeline()}, NewMetrics("1.2.3"), Config{})
+		if _, ok := scrape(t, s)["relay_source_oldest_transaction_seconds{pipeline=orders}"]; ok == hidden {
+			t.Errorf("hidden: %t, and the metric is there: %t", hidden, ok)
+		}
+	}
+}
+
+// locks is a pipeline whose locks are observed.
+type locks struct {
+	state
+	table *buffer.LockedError
+	known bool
+}
+
+func (l *locks) Locker() (h buffer.VacuumBlocker, holds, ok bool) { return h, false, false }
+func (l *locks) LocksSeenAt() time.Time                           { return time.Time{} }
+func (l *locks) TableLocker() *buffer.LockedError                 { return l.table }
+func (l *locks) LocksKnown() bool                                 { return l.known }
+
+var _ lockObserver = (*locks)(nil)
+
+func TestMetrics_TableLocked(t *testing.T) {
+	t.Parallel()
+	locked := &buffer.LockedError{Text: "table public.orders is locked"}
+	for name, c := range map[string]struct {
+		locks locks
+		want  float64
+	}{
+		"none":                     {locks{known: true}, 0},
+		"locked":                   {locks{known: true, table: locked}, 1},
+		"locked, no status":        {locks{known: true, table: locked, state: state{err: errUnreachable}}, 1},
+		"the status waited for it": {locks{state: state{err: fmt.Errorf("reading the status: %w", locked)}}, 1},
+		"not looked at":            {locks{}, math.NaN()},
+		"no database":              {locks{known: true, state: state{err: errUnreachable}}, math.NaN()},
+	} {
+		s := New([]Pipeline{{Name: "orders", Health: &c.locks}}, NewMetrics("1.2.3"), Config{})
+		got, ok := scrape(t, s)["relay_source_table_locked{pipeline=orders}"]
+		if !ok || got != c.want && !(math.IsNaN(got) && math.IsNaN(c.want)) {
+			t.Errorf("%s: the metric is %v, %t; want %v", name, got, ok, c.want)
 		}
 	}
 }
@@ -255,6 +302,20 @@ func testLatency(t *testing.T) {
 	}
 	if keys := slices.Collect(maps.Keys(got)); len(keys) != len(buffer.LatencyBounds()) {
 		t.Errorf("%d buckets", len(keys))
+	}
+}
+
+// A send that ends at the default of sink.timeout is in a bucket with an end.
+func TestObserver_Timeout(t *testing.T) {
+	t.Parallel()
+	s, o := observed()
+	o.Sent(batch(1, time.Second), 30*time.Second+50*time.Millisecond)
+	for _, m := range families(t, s)["relay_send_seconds"].GetMetric() {
+		buckets := m.GetHistogram().GetBucket()
+		finite := slices.DeleteFunc(buckets, func(b *dto.Bucket) bool { return math.IsInf(b.GetUpperBound(), 1) })
+		if last := finite[len(finite)-1]; last.GetCumulativeCount() != m.GetHistogram().GetSampleCount() {
+			t.Errorf("%d of %d sends took at most %v s", last.GetCumulativeCount(), m.GetHistogram().GetSampleCount(), last.GetUpperBound())
+		}
 	}
 }
 

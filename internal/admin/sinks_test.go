@@ -78,8 +78,9 @@ func TestMetrics_Sinks(t *testing.T) {
 			}
 			want := map[string]float64{
 				"relay_source_up{pipeline=shop}": 1, "relay_source_oldest_transaction_seconds{pipeline=shop}": known(0),
-				"relay_events_delayed{pipeline=shop}":    known(0),
-				"relay_ready{pipeline=shop,sink=stream}": 1, "relay_ready{pipeline=shop,sink=crm}": 0, "relay_ready{pipeline=shop,sink=*}": 1,
+				"relay_source_table_locked{pipeline=shop}": known(0),
+				"relay_events_delayed{pipeline=shop}":      known(0),
+				"relay_ready{pipeline=shop,sink=stream}":   1, "relay_ready{pipeline=shop,sink=crm}": 0, "relay_ready{pipeline=shop,sink=*}": 1,
 			}
 			if c.away {
 				want["relay_source_up{pipeline=shop}"] = 0

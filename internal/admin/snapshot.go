@@ -63,6 +63,15 @@ func (p *Pipeline) TableLocker() *buffer.LockedError {
 	return nil
 }
 
+// tableLocked reports whether a transaction has locked one of the pipeline's tables as a whole, and whether that is known. err is of reading its status.
+func (p *Pipeline) tableLocked(err error) (locked, known bool) {
+	if _, locked = errors.AsType[*buffer.LockedError](err); locked || p.TableLocker() != nil {
+		return true, true
+	}
+	o, ok := p.Health.(lockObserver)
+	return false, err == nil && (!ok || o.LocksKnown())
+}
+
 // Sink is one of several sinks of a pipeline.
 type Sink struct {
 	Name   string
@@ -100,6 +109,8 @@ type lockObserver interface {
 	LocksSeenAt() time.Time
 	// TableLocker returns the oldest transaction that has locked one of the pipeline's tables as a whole; nil if none has. See [buffer.TableLocker].
 	TableLocker() *buffer.LockedError
+	// LocksKnown reports whether TableLocker knows all locks.
+	LocksKnown() bool
 }
 
 // statuses are those of the sinks, and of what is not routed yet; of the configured sinks alone if the status is unknown.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -119,4 +120,40 @@ func TestStatus_TableLocked(t *testing.T) {
 	}
 	exec(holder, "ROLLBACK")
 	<-done
+}
+
+// While a transaction has locked the event table, a metric and a line of the log say so, and others that it is over.
+func TestRun_TableLocked(t *testing.T) {
+	t.Parallel()
+	db, admin := newDatabase(t), freeAddress(t)
+	r := start(t, nil, "run", "-c", write(t, `admin: {listen: "`+admin+`"}
+pipelines:
+  - {name: orders, source: {url: "`+db.url+`"}, sink: {url: "stdout:"}}
+`))
+	r.waitForLog("pipeline runs")
+	holder, err := pgx.Connect(t.Context(), db.url)
+	testkit.NoError(t, err)
+	t.Cleanup(func() { _ = holder.Close(context.WithoutCancel(t.Context())) })
+	is := func(want string) {
+		t.Helper()
+		testkit.Eventually(t, func() error {
+			if got := openMetrics(t, "http://"+admin+"/metrics"); !strings.Contains(got, `relay_source_table_locked{pipeline="orders"} `+want+"\n") {
+				return fmt.Errorf("the metric is not %s in %s", want, got)
+			}
+			return nil
+		})
+	}
+	is("0")
+	for _, sql := range []string{"BEGIN", "LOCK TABLE outbox_events IN SHARE MODE"} {
+		_, err := holder.Exec(t.Context(), sql)
+		testkit.NoError(t, err)
+	}
+	is("1")
+	r.waitForLog(`level=WARN msg="table locked by another transaction" pipeline=orders table=public.outbox_events kind=transaction pid=` + strconv.Itoa(int(holder.PgConn().PID())))
+	_, err = holder.Exec(t.Context(), "ROLLBACK")
+	testkit.NoError(t, err)
+	is("0")
+	r.waitForLog(`level=INFO msg="table no longer locked" pipeline=orders table=public.outbox_events after=`)
+	r.signal(syscall.SIGTERM)
+	testkit.Equal(t, "exit status", r.exit(), 0)
 }

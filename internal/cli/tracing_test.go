@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -462,6 +463,68 @@ pipelines:
 	if got := attributes(tr.send.GetAttributes()); got["error.type"] != "outage" || got["http.response.status_code"] != "503" {
 		t.Errorf("the send has %v", got)
 	}
+}
+
+// While the database or the sink is away no batch has a span: what fails is one.
+func TestRun_TracesOfOutages(t *testing.T) {
+	t.Parallel()
+	failed := func(t *testing.T, c *collector, names ...string) (s *tracepb.Span) {
+		t.Helper()
+		testserver.Eventually(t, func() error {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			for _, one := range c.spans {
+				if slices.Contains(names, one.GetName()) && len(one.GetParentSpanId()) == 0 {
+					s = one.Span
+					return nil
+				}
+			}
+			return fmt.Errorf("there is no span %q", names)
+		})
+		if text := s.GetStatus().GetMessage(); s.GetStatus().GetCode() != tracepb.Status_STATUS_CODE_ERROR || !strings.Contains(text, "connect") {
+			t.Errorf("the status of %s is %v", s.GetName(), s.GetStatus())
+		}
+		return s
+	}
+	t.Run("database", func(t *testing.T) {
+		t.Parallel()
+		server := testserver.OwnPostgres(t, testserver.PostgresOptions{})
+		db := newDatabaseAt(t, server.URL)
+		c, env := startCollector(t, "http/protobuf")
+		r := start(t, append(env, "OTEL_BSP_SCHEDULE_DELAY=20"), "run", "-c", write(t, onePipeline("orders", db.url, "stdout:")))
+		r.waitForLog("pipeline runs")
+		testkit.NoError(t, server.Stop())
+		s := failed(t, c, "count", "claim")
+		if got := attributes(s.GetAttributes()); got["error.type"] != s.GetName()+"_failed" || got["relay.pipeline"] != "orders" {
+			t.Errorf("%s has %v", s.GetName(), got)
+		}
+		r.signal(syscall.SIGTERM)
+		r.exit()
+		r = start(t, append(env, "OTEL_BSP_SCHEDULE_DELAY=20"), "run", "-c", write(t, onePipeline("again", db.url, "stdout:")))
+		if got := attributes(failed(t, c, "connect").GetAttributes()); got["error.type"] != "connect_failed" || got["relay.pipeline"] != "again" {
+			t.Errorf("the connect has %v", got)
+		}
+		r.signal(syscall.SIGTERM)
+		r.exit()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		u, err := url.Parse(db.url)
+		testkit.NoError(t, err)
+		if password, ok := u.User.Password(); !ok || strings.Contains(fmt.Sprint(c.spans), password) {
+			t.Error("a span has the password")
+		}
+	})
+	t.Run("sink", func(t *testing.T) {
+		t.Parallel()
+		db := newDatabase(t)
+		c, env := startCollector(t, "http/protobuf")
+		r := start(t, append(env, "OTEL_BSP_SCHEDULE_DELAY=20"), "run", "-c", write(t, onePipeline("orders", db.url, "http://"+freeAddress(t))))
+		if got := attributes(failed(t, c, "check orders").GetAttributes()); got["error.type"] != "outage" || got["server.address"] != "127.0.0.1" || got["http.request.method"] != "" {
+			t.Errorf("the check has %v", got)
+		}
+		r.signal(syscall.SIGTERM)
+		r.exit()
+	})
 }
 
 // openMetrics scrapes as Prometheus does.

@@ -38,15 +38,19 @@ func (c *Config) Supervise(pipelines []*Runtime, observer func(pipelines ...stri
 		var (
 			names    []string
 			policies []buffer.SupervisorPolicy
+			tables   []supervisor.Tables
 		)
 		for _, i := range on[database] {
 			names = append(names, c.Pipelines[i].Name)
 			policies = append(policies, c.Pipelines[i].Source.Supervisor.Policy())
+			if b, ok := pipelines[i].Buffer.(lockable); ok {
+				tables = append(tables, supervisor.Tables{Names: b.LockableTables, Log: log.With("pipeline", c.Pipelines[i].Name)})
+			}
 		}
 		asks := max(0, slices.IndexFunc(policies, func(p buffer.SupervisorPolicy) bool { return p.TerminateAfter > 0 }))
 		source := pipelines[on[database][asks]].Buffer.(supervisor.Source)
 		one, err := supervisor.New(source, supervisor.Config{
-			Policies: policies, Observer: observer(names...), Log: log.With("pipeline", strings.Join(names, ",")),
+			Policies: policies, Observer: observer(names...), Tables: tables, Log: log.With("pipeline", strings.Join(names, ",")),
 		})
 		if err != nil {
 			return nil, err
@@ -90,9 +94,15 @@ func (o *Runtime) LocksSeenAt() time.Time {
 // TableLocker returns the oldest transaction that has locked one of the pipeline's tables as a whole for some seconds at least, as the supervisor last saw it; nil if
 // none has.
 func (o *Runtime) TableLocker() *buffer.LockedError {
-	b, can := o.Buffer.(interface{ LockableTables() []string })
+	b, can := o.Buffer.(lockable)
 	if !can || o.supervisor == nil {
 		return nil
 	}
 	return o.supervisor.TableLocker(b.LockableTables()...)
 }
+
+// lockable is a buffer whose tables a transaction can lock as a whole; see [supervisor.Tables].
+type lockable interface{ LockableTables() []string }
+
+// LocksKnown reports whether TableLocker knows all locks: the supervisor's last look at the database succeeded, or there is none, as on SQLite.
+func (o *Runtime) LocksKnown() bool { return o.supervisor == nil || !o.supervisor.SeenAt().IsZero() }

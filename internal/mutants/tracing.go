@@ -44,4 +44,25 @@ var tracingMutants = []mutant{
 		new:  "if !named {",
 		pkg:  "./internal/tracing/export", test: "TestRead_Mistakes",
 	},
+	{
+		name: "a database that is away is traced at every count",
+		file: "internal/tracing/failures.go",
+		old:  "		l.next = now.Add(l.every)\n",
+		new:  "",
+		pkg:  "./internal/tracing", test: "TestTracer_Failures",
+	},
+	{
+		name: "counts that fail are not traced",
+		file: "pipeline/trace.go",
+		old:  "	c.tracer.DatabaseFailed(ctx, \"count\", began, err)\n",
+		new:  "	_ = began\n",
+		pkg:  "./internal/cli", test: "TestRun_TracesOfOutages",
+	},
+	{
+		name: "the span of a refused send names an event whose address is away",
+		file: "delivery/trace.go",
+		old:  "!errors.Is(one.Err, sink.ErrUnavailable)",
+		new:  "one.Err != nil",
+		pkg:  "./delivery", test: "TestWork_Traces",
+	},
 }

@@ -5,11 +5,14 @@
 //	├── claim
 //	├── send DESTINATION    whose context the consumers get
 //	└── settle
+//
+// While there is no batch, what fails is a trace of its own: a connect, count or claim of the database, and a check of the sink.
 package tracing
 
 import (
 	"cmp"
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,6 +38,8 @@ const (
 	keyDelivered    = attribute.Key("relay.events.delivered")
 	keyRetried      = attribute.Key("relay.events.retried")
 	keyDead         = attribute.Key("relay.events.dead")
+	keyEventID      = attribute.Key("relay.event.id")
+	keyEventTopic   = attribute.Key("relay.event.topic")
 	keyLinksOmitted = attribute.Key("relay.links.omitted")
 )
 
@@ -60,8 +65,10 @@ type Tracer struct {
 	config   Config
 	template bool // the destination has placeholders
 
-	batchName, sendName string
-	batch, send, settle []attribute.KeyValue
+	batchName, sendName, checkName     string
+	common, batch, send, settle, check []attribute.KeyValue
+
+	databaseFailures, checkFailures spanLimit
 }
 
 // New returns the tracer of a pipeline; nil if c has no Provider.
@@ -79,10 +86,19 @@ func New(c Config) *Tracer {
 	}
 	t := &Tracer{
 		tracer: c.Provider.Tracer(Scope, trace.WithSchemaURL(semconv.SchemaURL)), config: c, template: strings.Contains(c.Destination, "{"),
-		batchName: "relay " + c.Pipeline, sendName: "send " + cmp.Or(c.Destination, c.Pipeline),
+		batchName: "relay " + c.Pipeline, sendName: "send " + cmp.Or(c.Destination, c.Pipeline), checkName: "check " + cmp.Or(c.Destination, c.Pipeline),
+		common: common,
 		batch:  with("relay", semconv.MessagingOperationTypeProcess),
 		send:   with("send", semconv.MessagingOperationTypeSend, c.Attributes...),
 		settle: with("settle", semconv.MessagingOperationTypeSettle),
+		check:  slices.Clone(common),
+
+		databaseFailures: spanLimit{every: databaseInterval}, checkFailures: spanLimit{every: checkInterval},
+	}
+	for _, a := range c.Attributes { // a check is no request of the configured method
+		if a.Key == semconv.ServerAddressKey || a.Key == semconv.ServerPortKey {
+			t.check = append(t.check, a)
+		}
 	}
 	if c.System != "" {
 		t.send = append(t.send, semconv.MessagingSystemKey.String(c.System))
@@ -111,7 +127,7 @@ func (t *Tracer) Batch(ctx context.Context, l *buffer.Lease, began, claimed time
 	if span.IsRecording() {
 		span.SetAttributes(keyGroupID.String(l.GroupID.String()), semconv.MessagingBatchMessageCount(l.Len()),
 			keyAttempts.Int(l.Attempts), keyUnfinished.Int(max(0, l.UnfinishedLeases-1)))
-		_, claim := t.tracer.Start(ctx, "claim", trace.WithTimestamp(began))
+		_, claim := t.tracer.Start(ctx, "claim", trace.WithTimestamp(began), trace.WithAttributes(t.common...), trace.WithAttributes(semconv.MessagingBatchMessageCount(l.Len())))
 		claim.End(trace.WithTimestamp(claimed))
 	}
 	return ctx, Span{span, t.config.Redact}
@@ -156,6 +172,7 @@ func (t *Tracer) Outcomes(ctx context.Context, l *buffer.Lease, outcomes []buffe
 		counts [buffer.Dead + 1]int
 		why    string
 		kind   = "retry"
+		dead   *outbox.Event // the first one
 	)
 	for i := range outcomes {
 		o := &outcomes[i]
@@ -164,8 +181,8 @@ func (t *Tracer) Outcomes(ctx context.Context, l *buffer.Lease, outcomes []buffe
 			n = l.Len()
 		}
 		counts[o.Verdict] += n
-		if o.Verdict == buffer.Dead {
-			kind = "dead_letter"
+		if o.Verdict == buffer.Dead && kind != "dead_letter" {
+			kind, dead = "dead_letter", firstOf(l, o.IDs)
 		}
 		why = cmp.Or(why, o.Error)
 	}
@@ -173,6 +190,18 @@ func (t *Tracer) Outcomes(ctx context.Context, l *buffer.Lease, outcomes []buffe
 	if why != "" {
 		t.Fail(ctx, kind, why)
 	}
+	Span{span: span}.Event(dead)
+}
+
+// firstOf returns the first event of the batch, or the first of ids if they are not nil; nil if the batch does not have it.
+func firstOf(l *buffer.Lease, ids []int64) *outbox.Event {
+	all := l.AllEvents()
+	for i := range all {
+		if ids == nil || len(ids) > 0 && all[i].ID == ids[0] {
+			return &all[i]
+		}
+	}
+	return nil
 }
 
 // Fail gives the span of the batch in ctx the status Error, as [Span.Fail] does.
@@ -223,7 +252,7 @@ func (t *Tracer) Settle(ctx context.Context) Span {
 	return Span{span, t.config.Redact}
 }
 
-// maxText bounds the description of an error, in bytes.
+// maxText bounds the description of an error, and a topic, in bytes.
 const maxText = 1 << 10
 
 // Fail gives the span the status Error. kind is its error.type, one of a few words; text may have secrets.
@@ -234,9 +263,20 @@ func (s Span) Fail(kind, text string) {
 	if s.redact != nil {
 		text = s.redact(text)
 	}
-	s.span.SetStatus(codes.Error, strings.ToValidUTF8(text[:min(len(text), maxText)], ""))
+	s.span.SetStatus(codes.Error, clip(text))
 	s.span.SetAttributes(semconv.ErrorTypeKey.String(kind))
 }
+
+// Event writes into the span which event it is about, by its id and topic; nothing if e is nil.
+func (s Span) Event(e *outbox.Event) {
+	if e == nil || s.span == nil || !s.span.IsRecording() {
+		return
+	}
+	s.span.SetAttributes(keyEventID.String(e.Identity()), keyEventTopic.String(clip(e.Topic)))
+}
+
+// clip bounds a text.
+func clip(text string) string { return strings.ToValidUTF8(text[:min(len(text), maxText)], "") }
 
 // End ends the span.
 func (s Span) End() {

@@ -2,6 +2,7 @@ package tracing_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/http"
 	"testing"
@@ -47,6 +48,8 @@ func lease(headers ...string) *buffer.Lease {
 	return l
 }
 
+var errAway = errors.New("connection refused")
+
 func noAddress(*outbox.Event) string { return "" }
 
 // A pipeline without traces pays nothing for them.
@@ -67,6 +70,9 @@ func TestTracer_Off(t *testing.T) {
 			t.Fatal("the batch was copied")
 		}
 		send.Fail("outage", "x")
+		send.Event(&l.Events[0])
+		tracer.DatabaseFailed(ctx, "claim", now, errAway)
+		tracer.CheckFailed(ctx, now, errAway)
 		send.End()
 		tracer.Outcomes(ctx, l, outcomes)
 		tracer.Fail(ctx, "x", "y")
@@ -141,7 +147,7 @@ func TestTracer_Spans(t *testing.T) {
 		got = append(got, one)
 	}
 	want := []shown{
-		{"internal claim", "relay orders", "", ""},
+		{"internal claim", "relay orders", "", "relay.pipeline=orders relay.sink=bus messaging.batch.message_count=3 "},
 		{
 			"producer send shop.{topic}", "relay orders", "secret ***",
 			"relay.pipeline=orders relay.sink=bus messaging.operation.name=send messaging.operation.type=send messaging.system=nats " +

@@ -46,8 +46,10 @@ type Status struct {
 	// dead-letter hook was notified of.
 	Dead, Unnotified int64
 	// OldestTransaction is the age of the oldest open transaction on the server that is not
-	// the relay's; 0 if there is none, or the database has no such thing.
+	// the relay's; 0 if there is none, the database has no such thing, or TransactionsHidden.
 	OldestTransaction time.Duration
+	// TransactionsHidden reports that the role does not see since when transactions of other roles are open.
+	TransactionsHidden bool
 	// Pauses are what is paused of the pipeline and its sinks, the pipeline first.
 	Pauses []Pause
 	// SinkFindings are what is wrong with the sinks that the events are routed to; see [RegisteredSink.Finding].

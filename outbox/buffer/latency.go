@@ -8,7 +8,7 @@ import (
 )
 
 // latencyBounds are the upper bounds of [Latencies] but the last, in seconds.
-var latencyBounds = [...]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 3600, 6 * 3600}
+var latencyBounds = [...]float64{.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 900, 1800, 3600, 6 * 3600}
 
 // LatencyBounds returns the upper bounds of [Latencies] but the last, which has none, in seconds.
 func LatencyBounds() []float64 { return latencyBounds[:] }

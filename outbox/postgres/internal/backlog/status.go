@@ -41,8 +41,9 @@ WITH` + ledger.HeldSQL + `, ledger AS (
 SELECT leased, waiting, delivered, claimed, fresh.events,
        (extract(epoch FROM clock_timestamp() - least(ledger.oldest_at, fresh.oldest_at, due.oldest_at)) * 1000000)::bigint,
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL),
-       (SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)) * 1000000, 0)::bigint
-        FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'),
+       CASE WHEN pg_has_role(current_user, 'pg_read_all_stats', 'USAGE') THEN
+         (SELECT coalesce(max(extract(epoch FROM clock_timestamp() - xact_start)) * 1000000, 0)::bigint
+          FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend') END,
        greatest((SELECT reltuples FROM pg_class WHERE oid = $5::regclass), 0)::bigint,
        CASE WHEN $3::bigint > 0 THEN least($3::numeric - $2::bigint, 9223372036854775807)::bigint ELSE 9223372036854775807 END,
        (SELECT count(*) FROM outbox_dead_letters WHERE pipeline = $4 AND closed_at IS NULL AND notified_at IS NULL),
@@ -97,7 +98,9 @@ func (b *Backlog) Status(ctx context.Context) (buffer.Status, error) {
 				s.Pending = pg.ReadInt8(v[3]) + fresh.events
 				s.OldestPending, s.AgeUnknown = t.Age(v[5], s.Pending)
 				s.Dead, s.Unnotified = pg.ReadInt8(v[6]), pg.ReadInt8(v[10])
-				s.OldestTransaction = max(0, time.Duration(pg.ReadInt8(v[7]))*time.Microsecond)
+				if s.OldestTransaction, s.TransactionsHidden = 0, v[7] == nil; !s.TransactionsHidden {
+					s.OldestTransaction = max(0, time.Duration(pg.ReadInt8(v[7]))*time.Microsecond)
+				}
 				s.Suspects = pg.ReadInt8(v[11])
 				s.OldestSuspect = max(0, time.Duration(pg.ReadInt8(v[12]))*time.Microsecond)
 				s.Waits, s.HookWaits, s.Relays, s.Pauses = nil, nil, nil, nil

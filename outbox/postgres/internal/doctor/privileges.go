@@ -48,7 +48,7 @@ func MissingPrivileges(ctx context.Context, db *pg.DB, p buffer.SupervisorPolicy
 		missing = append(missing, buffer.Finding{Level: buffer.LevelWarning, Subject: about, Text: text, Fix: fix})
 	}
 	if !sees {
-		text := "role " + role + " does not see transactions of other roles' sessions; relay_source_oldest_transaction_seconds counts its own only, " +
+		text := "role " + role + " does not see transactions of other roles' sessions; relay_source_oldest_transaction_seconds is absent, " +
 			"and the supervisor measures ages from when it first saw a session"
 		level := buffer.LevelOK // a GRANT that many sites do not give
 		if p.TerminateAfter > 0 {
