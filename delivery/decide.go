@@ -220,11 +220,11 @@ func (p *policy) halveRejected(l *buffer.Lease, r result) []buffer.Outcome {
 }
 
 // divideOutage halves a batch that alone keeps meeting an outage. Its halves are not fresh: that they meet it again says
-// nothing of the sink.
+// nothing of the sink. Their backoff begins anew, or the search for the event would take as long as all outages before.
 func (p *policy) divideOutage(l *buffer.Lease, why string) []buffer.Outcome {
 	halves := p.halve(l, why)
 	for i := range halves {
-		halves[i].Outages = max(1, l.Outages)
+		halves[i].Outages = 1
 	}
 	return halves
 }
