@@ -107,7 +107,7 @@ func (b *Buffer) Close() error { return errors.Join(b.upkeep.close(), b.db.Close
 
 // names fills the tables' names into a statement written with the default ones.
 func names(table, archive string) *strings.Replacer {
-	return strings.NewReplacer(defaultTable, db.Quote(table), defaultArchive, db.Quote(archive), "archived_at_index", db.Quote(archive+"_archived_at"))
+	return strings.NewReplacer(defaultTable, db.Quote(table), defaultArchive, db.Quote(archive), "archived_at_index", db.Quote(archive+"_archived_at"), "delayed_index", db.Quote(delayedIndex(table)))
 }
 
 // write runs act in a transaction that may write from its first statement on. If it fails nothing has
