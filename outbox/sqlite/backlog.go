@@ -352,6 +352,7 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 		oldestSuspect       float64
 		claimed             int64
 		oldest, oldestFresh sql.NullFloat64
+		more                bool
 	)
 	err := b.read(ctx, "reading the status", func(tx transaction) error {
 		from := b.cursor.Position()
@@ -362,7 +363,7 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 		if err != nil {
 			return err
 		}
-		s.Delayed, s.NextDelayed = delayed.delayed, delayed.next
+		s.Delayed, s.NextDelayed, more = delayed.delayed, delayed.next, delayed.more
 		free, err := b.free(ctx, tx, from)
 		if err != nil {
 			return err
@@ -396,5 +397,13 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 		return err
 	})
 	s.OldestSuspect = seconds(oldestSuspect)
+	if err != nil || !more {
+		return s, err
+	}
+	due, delayed, err := b.countDelayed(ctx)
+	s.Delayed = max(s.Delayed, delayed)
+	if beyond := due - buffer.PendingExact; beyond > 0 && s.Pending >= buffer.PendingExact { // of which batches may have some
+		s.Pending += max(0, beyond-claimed)
+	}
 	return s, err
 }

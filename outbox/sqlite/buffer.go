@@ -32,8 +32,10 @@ type Buffer struct {
 	// mode is the stored form of the mode in which this relay claims; nil before it has seen the file.
 	mode   atomic.Pointer[string]
 	routes routes
-	events eventTable
-	upkeep tableUpkeep
+	// delayed is for status alone.
+	delayed delayedCount
+	events  eventTable
+	upkeep  tableUpkeep
 	// replaced is when another file was opened in place of the first one; nil: never. It changes only between the
 	// transactions of db, which has one connection.
 	replaced atomic.Pointer[time.Time]

@@ -239,7 +239,7 @@ func (c *customTable) diagnoseWhere(ctx context.Context, d *diagnosis) {
 	const about = "source.where"
 	var steps []string
 	err := c.b.begin(ctx, c.b.db, readOnly, func(tx transaction) (err error) {
-		steps, err = planSteps(tx.rows(ctx, "EXPLAIN QUERY PLAN "+pickCustomSQL, 0, 1000))
+		steps, err = planSteps(tx.rows(ctx, "EXPLAIN QUERY PLAN "+pickCustomSQL, 0, 1000, ""))
 		return err
 	})
 	if err != nil { // tables says what is missing

@@ -82,6 +82,7 @@ func (p *testDB) makeDelayedIndex(t testing.TB, b *sqlite.Buffer) {
 	}
 	_, err := p.db.Exec(missing.Missing[0].Fix)
 	testkit.NoError(t, err)
+	testkit.NoError(t, b.Check(t.Context()))
 }
 
 var uuidText = regexp.MustCompile(`'([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{12})'`)

@@ -4,9 +4,11 @@ import (
 	"context"
 	"database/sql"
 	"errors"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/outboxrelay/relay/outbox/buffer"
@@ -43,7 +45,8 @@ func (b *Buffer) clock() (at time.Time, text string) {
 }
 
 const (
-	// The rest of the entries of one time, and those of later times. The key is read only with order: key.
+	// The rest of the entries of one time, and those of later times. The index has those of one time in the order of their ids; to ask for it would sort
+	// them again. The key is read only with order: key.
 	dueAtSQL = `
 SELECT e.id, e.available_at, CASE WHEN ?5 THEN e.key END
 FROM outbox_events AS e WHERE e.available_at = ?1 AND e.id > ?2 AND e.available_at <= ?3 AND e.group_id IS NULL
@@ -52,10 +55,10 @@ ORDER BY e.id LIMIT ?4`
 	dueAfterSQL = `
 SELECT e.id, e.available_at, CASE WHEN ?4 THEN e.key END
 FROM outbox_events AS e WHERE e.available_at > ?1 AND e.available_at <= ?2 AND e.group_id IS NULL
-ORDER BY e.available_at, e.id LIMIT ?3`
+ORDER BY e.available_at LIMIT ?3`
 
 	nextDelayedSQL = `
-SELECT (julianday(e.available_at) - julianday(?1)) * 86400
+SELECT e.available_at
 FROM outbox_events AS e WHERE e.available_at > ?1 AND e.group_id IS NULL
 ORDER BY e.available_at LIMIT 1`
 )
@@ -155,13 +158,17 @@ func (b *Buffer) look(ctx context.Context, tx transaction, now time.Time, cursor
 
 // nextDelayed returns how long until the next event is due; 0: none is delayed.
 func (b *Buffer) nextDelayed(ctx context.Context, tx transaction, now string) (time.Duration, error) {
-	var wait float64
-	err := tx.row(ctx, nextDelayedSQL, now).Scan(&wait)
-	if errors.Is(err, sql.ErrNoRows) {
+	var text string
+	err := tx.row(ctx, nextDelayedSQL, now).Scan(&text)
+	switch {
+	case errors.Is(err, sql.ErrNoRows):
 		return 0, nil
+	case err != nil:
+		return 0, err
 	}
+	at, err := db.ParseTime(text)
 	const most = 365 * 24 * time.Hour
-	return max(1, time.Duration(min(wait, most.Seconds())*float64(time.Second))), err
+	return min(max(1, time.Until(at)), most), err
 }
 
 // live returns the events that batches hold by range.
@@ -303,6 +310,7 @@ type delayedStatus struct {
 	oldest  sql.NullFloat64 // seconds since the first of them is available
 	delayed int64
 	next    time.Duration
+	more    bool // there are more of either than were counted
 }
 
 // delayedStatus counts delayed events, and those that are due and below the cursor, up to buffer.PendingExact each.
@@ -319,6 +327,7 @@ func (b *Buffer) delayedStatus(ctx context.Context, tx transaction, cursor int64
 		if err != nil {
 			return s, err
 		}
+		s.more = strings.Count(ids, ",") >= buffer.PendingExact-1
 		for text := range strings.SplitSeq(ids, ",") {
 			id, err := strconv.ParseInt(text, 10, 64)
 			if err != nil {
@@ -337,8 +346,46 @@ func (b *Buffer) delayedStatus(ctx context.Context, tx transaction, cursor int64
 	if err := tx.row(ctx, countDelayedSQL, buffer.PendingExact+1).Scan(&s.delayed, &now); err != nil {
 		return s, err
 	}
+	s.more = s.more || s.delayed > buffer.PendingExact
 	s.next, err = b.nextDelayed(ctx, tx, now)
 	return s, err
+}
+
+const countIndexSQL = `
+SELECT (SELECT count(*) FROM outbox_events AS e WHERE e.available_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND e.group_id IS NULL),
+       (SELECT count(*) FROM outbox_events AS e WHERE e.available_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND e.group_id IS NULL)`
+
+// delayedCount is how many delayed events there are, as counted last. A count of a million reads the index for some tenths of a second.
+type delayedCount struct {
+	mu           sync.Mutex
+	until        time.Time // it is new enough
+	due, delayed int64
+}
+
+// delayedRest is the rest after a count, in multiples of how long it took.
+const delayedRest = 100
+
+// countDelayed counts delayed events, due or not, on a connection of its own: claims do not wait for it.
+func (b *Buffer) countDelayed(ctx context.Context) (due, delayed int64, err error) {
+	c := &b.delayed
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	began := time.Now()
+	if began.Before(c.until) {
+		return c.due, c.delayed, nil
+	}
+	conn, err := db.Open(b.file, "rw", "query_only(1)")
+	if err != nil {
+		return 0, 0, err
+	}
+	defer func() { err = errors.Join(err, conn.Close()) }()
+	err = b.explain(ctx, "counting delayed events", b.begin(ctx, conn, readOnly, func(tx transaction) error {
+		return tx.row(ctx, countIndexSQL).Scan(&c.due, &c.delayed)
+	}))
+	if err == nil {
+		c.until = time.Now().Add(delayedRest * time.Since(began))
+	}
+	return c.due, c.delayed, err
 }
 
 // peekDue fills in delayed events that are due, below the cursor.
@@ -379,4 +426,33 @@ func (b *Buffer) lacksDelayedIndex(ctx context.Context, tx transaction, column, 
 		}
 	}
 	return nil, nil
+}
+
+const firstColumnSQL = `
+SELECT coalesce(name, '') FROM pragma_index_info(?1) WHERE seqno = 0`
+
+// findsDelayed reports whether an index is one of delayed events.
+func (r *relayTable) findsDelayed(ctx context.Context, index string) bool {
+	var first string
+	err := r.b.db.QueryRowContext(ctx, firstColumnSQL, index).Scan(&first)
+	return err == nil && first == "available_at"
+}
+
+const farDelayedSQL = `
+SELECT count(*), coalesce(min(available_at), '') FROM (
+  SELECT e.available_at FROM outbox_events AS e
+  WHERE e.available_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '+10 years') AND e.group_id IS NULL ORDER BY e.available_at LIMIT 1000)`
+
+// delayed adds whether events wait for a time that is nearly always one in the wrong unit.
+func (d *diagnosis) delayed(ctx context.Context) {
+	const about = "delayed events"
+	var (
+		far   int
+		first string
+	)
+	err := d.b.begin(ctx, d.b.db, readOnly, func(tx transaction) error { return tx.row(ctx, farDelayedSQL).Scan(&far, &first) })
+	if err == nil && far > 0 { // tables says what is missing
+		d.warn(about, fmt.Sprintf("events with an available_at more than 10 years from now: %d, the first at %s; they wait until then", far, first),
+			"UPDATE "+db.Quote(d.b.config.Table)+" SET available_at = strftime('%Y-%m-%dT%H:%M:%fZ', 'now') WHERE available_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '+10 years')")
+	}
 }

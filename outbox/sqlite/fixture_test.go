@@ -372,7 +372,7 @@ func (a *applicationTx) Insert(t buffertest.TB, events ...outbox.Event) []int64 
 			result, err = insert.Exec(e.Topic, e.Key, payload, headers)
 		} else {
 			delayed := strings.NewReplacer("(topic", "(available_at, topic", "VALUES (", "VALUES (?, ").Replace(statement)
-			result, err = a.tx.Exec(delayed, a.availableAt(e.AvailableAt.UTC().Add(time.Millisecond-1)), e.Topic, e.Key, payload, headers)
+			result, err = a.tx.Exec(delayed, a.availableAt(e.AvailableAt.UTC()), e.Topic, e.Key, payload, headers)
 		}
 		testkit.NoError(t, err)
 		ids[i], err = result.LastInsertId()
