@@ -133,7 +133,7 @@ SELECT EXISTS (
   SELECT 1 FROM (
     SELECT group_id, available_at FROM outbox_events WHERE id <= ?2
       AND id < (SELECT coalesce(min(first_id), 9223372036854775807) FROM outbox_batches WHERE buffer = ?1)
-    ORDER BY id LIMIT 100)
+    ORDER BY id LIMIT 10)
   WHERE group_id IS NULL AND available_at IS NULL)`
 
 const (

@@ -1,6 +1,7 @@
 package sqlite_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -19,8 +20,8 @@ WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < %d)
 INSERT INTO outbox_events (topic, key, payload, available_at)
 SELECT 'later', 'customer-7', '{"order": 1234567, "note": "%s"}', strftime('%%Y-%%m-%%dT%%H:%%M:%%fZ', 'now', '1 day', (i / 1000.0) || ' seconds') FROM n`
 
-// BenchmarkDelayed measures what a million delayed events cost the others: rounds of 50 batches of 1000 that are drained, counts, and the time from the
-// commit of an event until it is claimed. Compare the two within one run.
+// BenchmarkDelayed measures what a million delayed events cost the others: claim and settle of a batch of 1000, a count, and both for a single event. It does each
+// in turns with them and without, and reports the medians with them and the ratios.
 func BenchmarkDelayed(b *testing.B) {
 	for _, mode := range []buffer.ClaimMode{buffer.ClaimRange, buffer.ClaimStamp} {
 		b.Run(string(mode), func(b *testing.B) { benchmarkDelayed(b, mode) })
@@ -35,12 +36,12 @@ func benchmarkDelayed(b *testing.B, mode buffer.ClaimMode) {
 		events[i] = outbox.Event{Topic: "orders.created", Payload: fmt.Appendf(nil, `{"order": 1234567, "note": "%s"}`, note)}
 	}
 	type side struct {
-		f            *buffertest.Fixture
-		drain, count time.Duration
-		one          []time.Duration
+		f                 *buffertest.Fixture
+		drain, count, one []time.Duration
 	}
-	sides := map[string]*side{}
-	for name, waiting := range map[string]int{"none": 0, "million": 1_000_000} {
+	sides := make([]*side, 2)
+	for i, waiting := range []int{0, 1_000_000} {
+		name := []string{"none", "million"}[i]
 		s := &side{f: harness("outbox_events", mode).Open(b, buffertest.Options{Claim: mode})}
 		if waiting > 0 {
 			s.f.Exec(b, fmt.Sprintf(insertWaitingSQL, waiting, note))
@@ -57,58 +58,57 @@ func benchmarkDelayed(b *testing.B, mode buffer.ClaimMode) {
 		if status.Delayed < int64(waiting)*9/10 || status.Delayed > int64(waiting)*11/10 {
 			b.Fatalf("%d are delayed, want about %d", status.Delayed, waiting)
 		}
-		sides[name] = s
+		sides[i] = s
 	}
-	settle := func(s *side) int {
-		l, err := s.f.Buffer.Claim(b.Context(), batch, time.Minute)
-		testkit.NoError(b, err)
-		testkit.NoError(b, s.f.Buffer.Settle(b.Context(), l, []buffer.Outcome{{Verdict: buffer.Delivered}}))
-		return l.Len()
-	}
-	round := func(s *side) {
-		for range batches {
-			s.f.Insert(b, events...)
-		}
+	timed := func(into *[]time.Duration, act func() error) {
 		began := time.Now()
-		for range batches {
-			if n := settle(s); n != batch {
-				b.Fatalf("claimed %d", n)
+		err := act()
+		*into = append(*into, time.Since(began))
+		testkit.NoError(b, err)
+	}
+	deliver := func(s *side, want int) func() error {
+		return func() error {
+			l, err := s.f.Buffer.Claim(b.Context(), batch, time.Minute)
+			if err != nil || l.Len() != want {
+				return fmt.Errorf("claimed %v of %d events: %w", l, want, err)
 			}
+			return s.f.Buffer.Settle(b.Context(), l, []buffer.Outcome{{Verdict: buffer.Delivered}})
 		}
-		s.drain += time.Since(began)
-		began = time.Now()
-		for range singles {
+	}
+	count := func(s *side) func() error {
+		return func() error {
 			_, err := s.f.Buffer.CountBacklog(b.Context(), batch)
-			testkit.NoError(b, err)
+			return err
 		}
-		s.count += time.Since(began)
-		for range singles {
+	}
+	turns := func(n int, act func(s *side)) { // whatever else the machine does slows both
+		for i := range n {
+			act(sides[i%2])
+			act(sides[1-i%2])
+		}
+	}
+	for range b.N {
+		turns(batches, func(s *side) { s.f.Insert(b, events...) })
+		turns(batches, func(s *side) { timed(&s.drain, deliver(s, batch)) })
+		turns(singles, func(s *side) { timed(&s.count, count(s)) })
+		turns(singles, func(s *side) {
 			s.f.Insert(b, events[0])
-			began := time.Now()
-			if _, err := s.f.Buffer.CountBacklog(b.Context(), batch); err != nil {
-				b.Fatal(err)
-			}
-			settle(s)
-			s.one = append(s.one, time.Since(began))
+			timed(&s.one, func() error { return errors.Join(count(s)(), deliver(s, 1)()) })
+		})
+	}
+	report := func(name string, of func(s *side) []time.Duration, percent int) {
+		var at [2]time.Duration
+		for i, s := range sides {
+			all := of(s)
+			slices.Sort(all)
+			at[i] = all[len(all)*percent/100]
 		}
+		b.ReportMetric(float64(at[1])/float64(at[0]), name+"-ratio")
+		b.ReportMetric(float64(at[1].Microseconds()), name+"-µs")
 	}
-	for i := range 2 * b.N {
-		for _, name := range [][]string{{"none", "million"}, {"million", "none"}}[i%2] {
-			round(sides[name])
-		}
-	}
-	none, million := sides["none"], sides["million"]
-	for _, s := range sides {
-		slices.Sort(s.one)
-	}
-	ratio := func(a, b time.Duration) float64 { return float64(a) / float64(b) }
-	b.ReportMetric(float64(2*b.N*batches*batch)/million.drain.Seconds(), "events/s")
-	b.ReportMetric(ratio(million.drain, none.drain), "drain-ratio")
-	b.ReportMetric(ratio(million.count, none.count), "count-ratio")
-	for _, q := range []int{50, 99} {
-		at := len(none.one) * q / 100
-		b.ReportMetric(ratio(million.one[at], none.one[at]), fmt.Sprintf("p%d-ratio", q))
-	}
-	b.ReportMetric(float64(million.count.Microseconds())/float64(2*b.N*singles), "count-µs")
+	report("batch", func(s *side) []time.Duration { return s.drain }, 50)
+	report("count", func(s *side) []time.Duration { return s.count }, 50)
+	report("p50", func(s *side) []time.Duration { return s.one }, 50)
+	report("p99", func(s *side) []time.Duration { return s.one }, 99)
 	b.ReportMetric(0, "ns/op")
 }
