@@ -99,7 +99,7 @@ func (c *customTable) readShape(ctx context.Context, tx *sql.Tx, s *shape) error
 			s.bytes = isBytes(declared)
 		}
 		if strings.EqualFold(name, c.created()) {
-			created, s.ages = timeOf(db.Quote(name)), true
+			created, s.ages = buffer.SQLiteTime(db.Quote(name)), true
 		}
 		if hidden == 0 {
 			s.columns = append(s.columns, name)
@@ -129,14 +129,12 @@ func (c *customTable) readShape(ctx context.Context, tx *sql.Tx, s *shape) error
 // created is the column that says when a row was inserted, if there is one.
 func (c *customTable) created() string { return cmp.Or(c.b.config.Custom.CreatedAt, "created_at") }
 
-// available is an expression for the time before which an event is not delivered, as the index of delayed events has it; NULL: at once. A value that is
-// no time delays the event for ever, because an event that is sent too early cannot be called back.
+// available is an expression for the time before which an event is not delivered, as the index of delayed events has it; NULL: at once.
 func (c *customTable) available() string {
 	if c.b.config.Custom.AvailableAt == "" {
 		return "NULL"
 	}
-	column := db.Quote(c.b.config.Custom.AvailableAt)
-	return "CASE WHEN " + column + " IS NOT NULL THEN coalesce(" + timeOf(column) + ", '9999-12-31T23:59:59.999Z') END"
+	return buffer.SQLiteAvailable(db.Quote(c.b.config.Custom.AvailableAt))
 }
 
 // isBytes reports whether a column's declared type, in upper case, is one for bytes.
@@ -149,19 +147,6 @@ const textOfUUID = `CASE WHEN typeof(group_id) = 'blob' AND length(group_id) = 1
     THEN lower(substr(hex(group_id), 1, 8) || '-' || substr(hex(group_id), 9, 4) || '-' || substr(hex(group_id), 13, 4) || '-' ||
                substr(hex(group_id), 17, 4) || '-' || substr(hex(group_id), 21))
     ELSE group_id END`
-
-// timeOf returns an expression for the time in a column in db.TimeFormat; NULL if the column holds none. It
-// accepts every form that SQLite does (https://sqlite.org/lang_datefunc.html), and milliseconds since
-// 1970, which are widespread too.
-//
-// strftime takes longer than all the rest of reading an event, and most times are in one of two forms.
-func timeOf(column string) string {
-	glob := func(digits string) string { return db.Text(strings.ReplaceAll(digits, "0", "[0-9]")) }
-	return "CASE WHEN length(" + column + ") = 24 AND " + column + " GLOB " + glob("0000-00-00T00:00:00.000Z") + " THEN " + column +
-		" WHEN length(" + column + ") = 19 AND " + column + " GLOB " + glob("0000-00-00 00:00:00") + " THEN replace(" + column + ", ' ', 'T') || '.000Z'" +
-		" ELSE strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN typeof(" + column + ") IN ('integer', 'real') AND abs(" + column + ") > 253402300799" +
-		" THEN " + column + " / 1000.0 ELSE " + column + " END, 'auto') END"
-}
 
 // values returns all columns as a list of expressions. The plus keeps the driver from converting a value
 // because of the declared type. The stamp is the relay's and not part of the row.

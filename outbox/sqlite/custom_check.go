@@ -103,7 +103,7 @@ func (c *customTable) missing(ctx context.Context, tx transaction) (missing []bu
 		return missing, err
 	}
 	if column := c.b.config.Custom.AvailableAt; column != "" {
-		fix := "CREATE INDEX " + db.Quote(delayedIndex(c.b.config.Table)) + " ON " + table + " (" + c.available() + ") WHERE group_id IS NULL"
+		fix := buffer.SQLiteDelayedIndex(db.Quote(delayedIndex(c.b.config.Table)), table, db.Quote(column))
 		if missing, err := c.b.lacksDelayedIndex(ctx, tx, column, fix); err != nil || missing != nil {
 			return missing, err
 		}
@@ -218,6 +218,7 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 		c.undecided(ctx, d)
 		c.excluded(ctx, d)
 	}
+	c.neverAvailable(ctx, d)
 	c.early(ctx, d, s)
 	c.postponed(ctx, d, s)
 	c.ended(ctx, d, s.columns)
