@@ -45,7 +45,7 @@ func TestPlans_ReadNoWholeTable(t *testing.T) {
 	t.Parallel()
 	b := prepared(t, "rw")
 	for name, statement := range map[string]string{
-		"pick": pickSQL, "pickFree": pickFreeSQL, "liveMembers": liveMembersSQL, "stamp": stampSQL, "eventsOf": eventsOfSQL, "delete": deleteSQL, "bury": burySQL,
+		"pick": pickSQL, "pickDue": pickDueSQL, "keysOfIDs": keysOfIDsSQL, "renumbered": renumberedSQL, "availableAt": availableAtSQL, "pickFree": pickFreeSQL, "liveMembers": liveMembersSQL, "stamp": stampSQL, "eventsOf": eventsOfSQL, "delete": deleteSQL, "bury": burySQL,
 		"regroup": regroupSQL, "openPart": openPartSQL, "countBacklog": countBacklogSQL, "status": statusSQL, "takeOver": takeOverSQL,
 		"retryNow": retryNowSQL, "deferredAddresses": deferredAddressesSQL, "archive": archiveSQL, "putBack": putBackSQL, "openReplayed": openReplayedSQL,
 		"pickReplay": pickReplaySQL, "discard": discardSQL, "listOpen": listOpenSQL, "listAll": listAllSQL, "closeReplayed": closeReplayedSQL,
@@ -91,6 +91,26 @@ func TestPlans_UseDeadLetterIndexes(t *testing.T) {
 		plan := strings.Join(explain(t, b, c.statement), "\n")
 		if !strings.Contains(plan, c.index) {
 			t.Errorf("%s: %s is not in the plan\n%s", name, c.index, plan)
+		}
+	}
+}
+
+// A million delayed events may wait; nothing that a relay does regularly reads them.
+func TestPlans_UseDelayedIndex(t *testing.T) {
+	t.Parallel()
+	b := prepared(t, "rw")
+	for name, c := range map[string]struct{ statement, step string }{
+		"dueAt":        {dueAtSQL, "USING INDEX outbox_events_delayed (available_at=? AND group_id=? AND rowid>?)"},
+		"dueAfter":     {dueAfterSQL, "USING INDEX outbox_events_delayed (available_at>? AND available_at<?)"},
+		"nextDelayed":  {nextDelayedSQL, "USING COVERING INDEX outbox_events_delayed (available_at>?)"},
+		"pendingDue":   {pendingDueSQL, "USING COVERING INDEX outbox_events_delayed (available_at>? AND available_at<?)"},
+		"countDelayed": {countDelayedSQL, "USING COVERING INDEX outbox_events_delayed (available_at>?)"},
+		"countIndex":   {countIndexSQL, "USING COVERING INDEX outbox_events_delayed (available_at>?)"},
+		"farDelayed":   {farDelayedSQL, "USING COVERING INDEX outbox_events_delayed (available_at>?)"},
+	} {
+		plan := strings.Join(explain(t, b, c.statement), "\n")
+		if !strings.Contains(plan, c.step) || strings.Contains(plan, "TEMP B-TREE") {
+			t.Errorf("%s: %q is not in the plan, or it sorts\n%s", name, c.step, plan)
 		}
 	}
 }
