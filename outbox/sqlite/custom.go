@@ -113,15 +113,17 @@ func (c *customTable) readShape(ctx context.Context, tx *sql.Tx, s *shape) error
 		group, isStamp = textOfUUID, "(typeof(group_id) = 'blob' AND length(group_id) = 16)"
 	}
 	table := db.Quote(c.b.config.Table)
-	columns := db.Quote(c.b.config.Custom.ID) + " AS id, NULL AS key, " + created + " AS created_at, " + group + " AS group_id, " + c.available() + " AS available_at"
+	columns := db.Quote(c.b.config.Custom.ID) + " AS id, NULL AS key, " + created + " AS created_at, " + group + " AS group_id, " + c.available() + " AS available_at, group_id AS stamp"
+	free := "e.stamp IS NULL" // as an index has it
 	names := []string{
 		defaultArchive, db.Quote(c.b.config.Archive),
 		"custom_events", table, "custom_marks", c.assignments(), "custom_id", db.Quote(c.b.config.Custom.ID), "custom_columns", s.values(), "custom_version", db.VersionOf(s.valueList()), "custom_is_stamp", isStamp,
 	}
 	if where := c.b.config.Custom.Where; where != "" {
 		columns += ", (\n" + where + "\n) AS is_event"
-		names = append(names, "e.group_id IS NULL", "e.group_id IS NULL AND e.is_event")
+		free += " AND e.is_event"
 	}
+	names = append(names, "e.group_id IS NULL", free)
 	s.names = strings.NewReplacer(append(names, defaultTable, "(SELECT "+columns+" FROM "+table+" AS e)")...)
 	return nil
 }

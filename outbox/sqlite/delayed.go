@@ -109,7 +109,8 @@ func (b *Buffer) look(ctx context.Context, tx transaction, now time.Time, cursor
 		}
 		return nil
 	}
-	scan := func(rows *sql.Rows, err error) error {
+	scan := func(statement string, args ...any) error {
+		rows, err := tx.rows(ctx, statement, args...)
 		if err != nil {
 			return err
 		}
@@ -134,9 +135,9 @@ func (b *Buffer) look(ctx context.Context, tx transaction, now time.Time, cursor
 		}
 		return rows.Err()
 	}
-	err = scan(tx.rows(ctx, dueAtSQL, l.After.At, l.After.ID, text, maxLook, lanes))
+	err = scan(dueAtSQL, l.After.At, l.After.ID, text, maxLook, lanes)
 	if err == nil {
-		err = scan(tx.rows(ctx, dueAfterSQL, l.After.At, text, maxLook, lanes))
+		err = scan(dueAfterSQL, l.After.At, text, maxLook, lanes)
 	}
 	switch {
 	case err == nil:

@@ -5,8 +5,6 @@ import (
 	"math"
 	"slices"
 	"time"
-
-	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
 
 // A delayed event (available_at) that is not due is no event yet: claims and counts pass over it, and so does the cursor. When it is due, it
@@ -30,6 +28,9 @@ const (
 	// maxBlocked is how many lanes are remembered. Events of others wait for the sweep.
 	maxBlocked = 100_000
 )
+
+// timeFormat is how the index has times.
+const timeFormat = "2006-01-02T15:04:05.000Z"
 
 // Entry is one of the index on available_at: entries are in the order of their times, and then of their ids.
 type Entry struct {
@@ -62,7 +63,7 @@ func (d *delayedEvents) from() Entry {
 	case d.after != nil:
 		return *d.after
 	case !d.last.IsZero():
-		return Entry{d.last.Add(-roundMargin).Format(db.TimeFormat), math.MaxInt64}
+		return Entry{d.last.Add(-roundMargin).Format(timeFormat), math.MaxInt64}
 	}
 	return Entry{}
 }

@@ -5,14 +5,12 @@ import (
 	"math"
 	"testing"
 	"time"
-
-	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
 
 var noon = time.Date(2026, 1, 1, 12, 0, 0, 0, time.UTC)
 
 func at(second int) Entry {
-	return Entry{noon.Add(time.Duration(second) * time.Second).Format(db.TimeFormat), math.MaxInt64}
+	return Entry{noon.Add(time.Duration(second) * time.Second).Format(timeFormat), math.MaxInt64}
 }
 
 func expectFrom(t *testing.T, when string, got, want Entry) {
