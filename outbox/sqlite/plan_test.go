@@ -115,6 +115,34 @@ func TestPlans_UseDelayedIndex(t *testing.T) {
 	}
 }
 
+// TestDelayed_CursorStays: delayed events before the cursor do not move it back to the beginning.
+func TestDelayed_CursorStays(t *testing.T) {
+	t.Parallel()
+	b := prepared(t, "rw")
+	exec := func(statement string) {
+		t.Helper()
+		if _, err := b.db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("INSERT INTO outbox_events (topic, payload, available_at) VALUES ('t', '1', strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '1 day')), ('t', '2', strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '1 day'))")
+	for _, want := range []int64{2, 2, 2, 2} { // the first count sweeps
+		if _, err := b.CountBacklog(t.Context(), 10); err != nil {
+			t.Fatal(err)
+		}
+		if at := b.cursor.Position(); at != want {
+			t.Fatalf("the cursor is at %d, want %d", at, want)
+		}
+	}
+	exec("INSERT INTO outbox_events (topic, payload, available_at) VALUES ('t', '3', strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '1 day')), ('t', '4', NULL)")
+	if n, err := b.CountBacklog(t.Context(), 10); err != nil || n.Unclaimed != 1 {
+		t.Fatalf("counted %+v, %v", n, err)
+	}
+	if at := b.cursor.Position(); at != 3 {
+		t.Fatalf("the cursor is at %d, just before the first event that is fresh", at)
+	}
+}
+
 func explain(t *testing.T, b *Buffer, statement string) (plan []string) {
 	t.Helper()
 	rows, err := b.db.QueryContext(t.Context(), "EXPLAIN QUERY PLAN "+names(defaultTable, defaultArchive).Replace(statement), arguments(statement)...)
