@@ -141,8 +141,8 @@ var claimMutants = []mutant{
 	{
 		name: "SQLite: no claim takes what a look has found",
 		file: "outbox/sqlite/claim.go",
-		old:  "	if batch == nil && err == nil && due && !first {",
-		new:  "	if batch == nil && err == nil && !due && first {",
+		old:  "	due, first := b.cursor.Due()\n",
+		new:  "	due, first := false, false\n",
 		pkg:  "./outbox/sqlite", test: "TestBuffer_Stamp/delayed",
 	},
 	{

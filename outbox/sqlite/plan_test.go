@@ -133,6 +133,14 @@ func TestDelayed_CursorStays(t *testing.T) {
 		if at := b.cursor.Position(); at != want {
 			t.Fatalf("the cursor is at %d, want %d", at, want)
 		}
+		behind := true
+		err := b.read(t.Context(), "test", func(tx transaction) (err error) {
+			behind, err = b.behind(t.Context(), tx, want)
+			return err
+		})
+		if err != nil || behind {
+			t.Fatalf("a count would begin at the beginning: %v, %v", behind, err)
+		}
 	}
 	exec("INSERT INTO outbox_events (topic, payload, available_at) VALUES ('t', '3', strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '1 day')), ('t', '4', NULL)")
 	if n, err := b.CountBacklog(t.Context(), 10); err != nil || n.Unclaimed != 1 {
