@@ -78,8 +78,8 @@ func TestDoctor_Numbers(t *testing.T) {
 			}
 			if sqlite {
 				id, now, later, more, wants = "INTEGER", "CAST(strftime('%s', 'now') AS INTEGER)", "strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '+1 day')", "", []string{
-					`such as "due_ms" IS NULL OR "due_ms" / 1000 <= CAST(strftime('%s', 'now') AS INTEGER)`, `such as "delay_seconds" IS NULL OR julianday("created_at") + "delay_seconds" / 86400.0 <= julianday('now')`,
-					`wait whose visible_after lies in the future (2 of the first 1000): they are sent at once > if it does not delay rows, add a comment to source.project: -- no delay: visible_after; if it does: name the condition as source.where, such as "visible_after" IS NULL OR julianday("visible_after") <= julianday('now')`,
+					`set source.available_at: due_ms (`, `such as "delay_seconds" IS NULL OR julianday("created_at") + "delay_seconds" / 86400.0 <= julianday('now')`,
+					`wait whose visible_after lies in the future (2 of the first 1000): they are sent at once > if it does not delay rows, add a comment to source.project: -- no delay: visible_after; if it does: set source.available_at: visible_after (relay doctor then names the index that it needs)`,
 					`(2 of the first 1000: lower("stage") IN (`, "-- no mark: stage",
 				}
 			}

@@ -42,7 +42,7 @@ func TestInit_Values(t *testing.T) {
 			FROM (SELECT CAST(strftime('%s', 'now') AS INTEGER) + 3600 AS n UNION ALL SELECT CAST(strftime('%s', 'now') AS INTEGER) + 3601)`,
 			`INSERT INTO "Notes" (data, delay_seconds) VALUES ('{}', 0)`,
 			[]string{
-				"2 of the newest 3 rows have a visible_after in the future, and are sent at once. If it delays rows, name the condition as source.where",
+				"2 of the newest 3 rows have a visible_after in the future, and are sent at once. If it delays rows, add to source (relay doctor then names the index that it needs): available_at: visible_after",
 				"rows have a due in the future", "rows have a due_ms in the future", "rows have a delay_seconds greater than 0", "by the values of aasm_state.", "where: 'aasm_state = ''pending'''",
 				"rows have no data, which is the payload.",
 			},

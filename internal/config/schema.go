@@ -210,8 +210,8 @@ func (s *Source) keys() []key {
 				"Without one, ages are [unknown](tables.md#the-age-of-events).",
 		},
 		{
-			name: "available_at", value: columnName(&s.Custom.AvailableAt), variants: []string{"postgres"},
-			help: "The column of a custom table (timestamptz, with an index) that delays events: one is not delivered before that time. Default: none. See [Delayed events](enqueue.md#delayed-events).",
+			name: "available_at", value: columnName(&s.Custom.AvailableAt),
+			help: "The column of a custom table (on PostgreSQL timestamptz), with an index, that delays events: one is not delivered before that time. Default: none. See [Delayed events](enqueue.md#delayed-events).",
 		},
 		{
 			name: "where", value: multiline(&s.Custom.Where, "a condition on the columns of a row"),

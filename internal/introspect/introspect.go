@@ -65,7 +65,7 @@ type Column struct {
 	NotNull bool
 	// Unique reports whether an index on this column alone is unique. Always false on SQLite.
 	Unique bool
-	// Indexed reports whether an index begins with the column, and has all its values. Always false on SQLite.
+	// Indexed reports whether an index begins with the column, and has all its values. On SQLite: it is the index of [buffer.SQLiteDelayedIndex].
 	Indexed bool
 	// Generated reports whether the database generates growing values. Always false on SQLite.
 	Generated bool

@@ -5,6 +5,8 @@ import (
 	"database/sql"
 	"slices"
 	"strings"
+
+	"github.com/outboxrelay/relay/outbox/buffer"
 )
 
 const sqliteTablesSQL = `
@@ -17,6 +19,9 @@ SELECT name FROM sqlite_schema WHERE type = 'view'`
 const sqliteColumnsSQL = `
 SELECT name, type, "notnull", pk, CASE WHEN upper(dflt_value) = 'NULL' THEN '' ELSE COALESCE(dflt_value, '') END
 FROM pragma_table_info(?1) ORDER BY cid`
+
+const sqliteIndexesSQL = `
+SELECT sql FROM sqlite_schema WHERE type = 'index' AND tbl_name = ?1 COLLATE NOCASE AND sql IS NOT NULL`
 
 const sqliteRefsSQL = `
 SELECT "from", "table", COALESCE("to", ''), (SELECT count(*) FROM pragma_foreign_key_list(?1) o WHERE o.id = f.id)
@@ -66,6 +71,15 @@ func (d *Database) readSQLite(ctx context.Context, tx *sql.Tx) error {
 			t.Columns = append(t.Columns, c)
 			if pk > 0 {
 				key[pk] = name
+			}
+		}); err != nil {
+			return err
+		}
+		if err := each(sqliteIndexesSQL, []any{t.Name}, []any{&value}, func() {
+			index := strings.ReplaceAll(value, `"`, "")
+			for i := range t.Columns {
+				c := &t.Columns[i]
+				c.Indexed = c.Indexed || strings.Contains(index, buffer.SQLiteAvailable(c.Name))
 			}
 		}); err != nil {
 			return err

@@ -25,8 +25,11 @@ func (s *Source) delays() (all []*introspect.Column) {
 func (s *Source) unfit(c *introspect.Column) string {
 	key := s.Table.Column(s.Table.Key[0])
 	switch {
-	case s.Driver != "postgres":
-		return "PostgreSQL"
+	case s.Driver == "sqlite": // has times in columns of every type
+		if _, span := buffer.LooksSpan(c.Name); span {
+			return "a time"
+		}
+		return ""
 	case c.Type != "timestamp with time zone":
 		return "a timestamptz"
 	case !key.Integer() && s.Table.Cursor() == "":
@@ -116,6 +119,10 @@ func (s *Source) writeDelay(w *writer) {
 func (s *Source) addDelayIndex(add func(why, sql string)) {
 	if c := s.delay(); c != nil && !c.Indexed {
 		name := identifier(c.Name)
+		if s.Driver == "sqlite" {
+			add("so that no look for delayed events reads the whole table", buffer.SQLiteDelayedIndex(identifier(s.Table.Name+"_delayed"), tableName(s.Driver, s.Table), name))
+			return
+		}
 		add("so that no look for delayed events reads the whole table", "CREATE INDEX CONCURRENTLY ON "+tableName(s.Driver, s.Table)+" ("+name+") WHERE "+name+" IS NOT NULL")
 	}
 }

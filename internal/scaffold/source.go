@@ -103,6 +103,7 @@ func (s *Source) Steps(d *introspect.Database) []Step {
 			add("the batch that a row belongs to", "ALTER TABLE "+name+" ADD COLUMN group_id text")
 		}
 		s.addMarkIndex(add)
+		s.addDelayIndex(add)
 		return steps
 	}
 	switch {

@@ -15,17 +15,18 @@ const heldSQL = `
   SELECT group_id, sum(events) AS events, sum(unstamped) AS unstamped,
          min(first_id) AS first_id, max(last_id) AS last_id, min(oldest_at) AS oldest_at
   FROM (
-    SELECT group_id, count(*) AS events, 0 AS unstamped, min(id) AS first_id, max(id) AS last_id, min(created_at) AS oldest_at
+    SELECT group_id, count(*) AS events, 0 AS unstamped, min(id) AS first_id, max(id) AS last_id, min(` + waitingSinceSQL + `) AS oldest_at
     FROM outbox_events AS e WHERE group_id IS NOT NULL AND` + unheldSQL + `
     GROUP BY group_id
     UNION ALL
-    SELECT l.group_id, count(*), 0, min(e.id), max(e.id), min(e.created_at)
+    SELECT l.group_id, count(*), 0, min(e.id), max(e.id), min(max(e.created_at, coalesce(e.available_at, '')))
     FROM outbox_batches AS l CROSS JOIN json_each(l.members) AS run CROSS JOIN outbox_events AS e
     WHERE l.buffer = ?1 AND l.claim = 'stamp' AND e.group_id = l.claim_id
       AND e.id BETWEEN json_extract(run.value, '$[0]') AND json_extract(run.value, '$[1]')
     GROUP BY l.group_id
     UNION ALL
-    SELECT l.group_id, count(*), count(*), min(e.id), max(e.id), min(e.created_at)
+    SELECT l.group_id, count(*), count(*) FILTER (WHERE e.available_at IS NULL OR e.available_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
+           min(e.id), max(e.id), min(max(e.created_at, coalesce(e.available_at, '')))
     FROM outbox_batches AS l CROSS JOIN json_each(l.members) AS run CROSS JOIN outbox_events AS e
     WHERE l.buffer = ?1 AND e.group_id IS NULL AND e.created_at <= l.newest_at
       AND e.id BETWEEN json_extract(run.value, '$[0]') AND json_extract(run.value, '$[1]')
@@ -44,7 +45,9 @@ WITH held AS MATERIALIZED (` + heldSQL + `), ledger AS MATERIALIZED (
 ), orphans AS MATERIALIZED (
   SELECT events FROM held WHERE NOT EXISTS (SELECT 1 FROM outbox_batches WHERE group_id = held.group_id)
 )
-SELECT (SELECT count(*) FROM outbox_events AS e WHERE e.group_id IS NULL) - (SELECT coalesce(sum(unstamped), 0) FROM held),
+SELECT (SELECT count(*) FROM outbox_events AS e
+        WHERE e.group_id IS NULL AND (e.available_at IS NULL OR e.available_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))) - (SELECT coalesce(sum(unstamped), 0) FROM held),
+       (SELECT count(*) FROM outbox_events AS e WHERE e.group_id IS NULL AND e.available_at > strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
        count(*) FILTER (WHERE state = 'leased'), coalesce(sum(events) FILTER (WHERE state = 'leased'), 0),
        count(*) FILTER (WHERE state = 'waiting'), coalesce(sum(events) FILTER (WHERE state = 'waiting'), 0),
        count(*) FILTER (WHERE state = 'delivered'), coalesce(sum(events) FILTER (WHERE state = 'delivered'), 0),
@@ -62,7 +65,7 @@ FROM ledger`
 func (b *Buffer) Audit(ctx context.Context) (a buffer.Audit, err error) {
 	err = b.read(ctx, "auditing", func(tx transaction) error {
 		err := tx.row(ctx, auditSQL, b.config.Table, b.config.Pipeline).Scan(
-			&a.Unclaimed, &a.Leased.Batches, &a.Leased.Events, &a.Waiting.Batches, &a.Waiting.Events,
+			&a.Unclaimed, &a.Delayed, &a.Leased.Batches, &a.Leased.Events, &a.Waiting.Batches, &a.Waiting.Events,
 			&a.Delivered.Batches, &a.Delivered.Events, &a.DeliveredEvents, &a.Dead.Open, &a.Dead.Unnotified, &a.Dead.Closed,
 			&a.Orphaned.Batches, &a.Orphaned.Events, &a.EmptyBatches, &a.Miscounted, &a.KeptDeleted)
 		if err != nil || b.config.Sinks == nil {

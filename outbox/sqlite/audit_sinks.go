@@ -13,10 +13,10 @@ import (
 const (
 	// An event that several sinks take counts once.
 	unclaimedSQL = `
-SELECT (SELECT count(*) FROM outbox_events AS e WHERE e.group_id IS NULL) - count(*) FROM (
+SELECT (SELECT count(*) FROM outbox_events AS e WHERE e.group_id IS NULL AND (e.available_at IS NULL OR e.available_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))) - count(*) FROM (
   SELECT DISTINCT e.id
   FROM outbox_batches AS l CROSS JOIN json_each(l.members) AS run CROSS JOIN outbox_events AS e
-  WHERE l.buffer = ?1 AND e.group_id IS NULL AND e.created_at <= l.newest_at
+  WHERE l.buffer = ?1 AND e.group_id IS NULL AND e.created_at <= l.newest_at AND (e.available_at IS NULL OR e.available_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
     AND e.id BETWEEN json_extract(run.value, '$[0]') AND json_extract(run.value, '$[1]'))`
 
 	routedBatchesSQL = `

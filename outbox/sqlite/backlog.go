@@ -14,10 +14,14 @@ import (
 )
 
 const countBacklogSQL = `
-SELECT (SELECT count(*) FROM (
-          SELECT 1 FROM json_each(?2) AS free CROSS JOIN outbox_events AS e
+WITH fresh AS (
+  SELECT count(*) AS events, min(id) AS first_id FROM (
+          SELECT e.id FROM json_each(?2) AS free CROSS JOIN outbox_events AS e
           WHERE e.id BETWEEN json_extract(free.value, '$[0]') AND json_extract(free.value, '$[1]') AND e.group_id IS NULL
-          LIMIT ?3)),
+            AND (e.available_at IS NULL OR e.available_at <= ?5)
+          LIMIT ?3)
+)
+SELECT (SELECT events FROM fresh), (SELECT first_id FROM fresh),
        count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND NOT ` + suspectSQL + `),
        count(*) FILTER (WHERE due_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now') AND ` + suspectSQL + `),
        count(*) FILTER (WHERE state = 'waiting' AND due_at < ` + never + `),
@@ -65,7 +69,7 @@ WHERE ` + isStampSQL + `
 INSERT INTO outbox_batches (group_id, buffer, claim, state, lease_no, due_at, owner, unfinished_leases,
                             attempts, outages, events, first_id, last_id, oldest_at, error, sink)
 SELECT ?3, ?1, 'stamp', 'waiting', 0, strftime('%Y-%m-%dT%H:%M:%fZ', 'now'), ?2, 0,
-       0, 0, count(*), min(id), max(id), coalesce(min(created_at), strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), 'found without a ledger row', ?4
+       0, 0, count(*), min(id), max(id), coalesce(min(` + waitingSinceSQL + `), strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), 'found without a ledger row', ?4
 FROM outbox_events WHERE group_id = ?3
 RETURNING events`
 )
@@ -121,16 +125,21 @@ func (b *Buffer) orphans(ctx context.Context, tx transaction) ([]string, error) 
 	return db.Column[string](rows, err)
 }
 
-// An event before the cursor and before all live batches can only be there if ids are used again: DELETE of all rows and of
-// the row in sqlite_sequence. (Or it was inserted with an id of its own.)
+// An event before the cursor and before all live batches that is not delayed can only be there if ids are used again: DELETE of all rows and of
+// the row in sqlite_sequence. (Or it was inserted with an id of its own, or an application has made a delayed event an ordinary one.) Any number of
+// delayed events may be there, and only the first rows are read.
 const renumberedSQL = `
-SELECT EXISTS (SELECT 1 FROM outbox_events WHERE group_id IS NULL AND id <= ?2
-               AND id < (SELECT coalesce(min(first_id), 9223372036854775807) FROM outbox_batches WHERE buffer = ?1))`
+SELECT EXISTS (
+  SELECT 1 FROM (
+    SELECT group_id, available_at FROM outbox_events WHERE id <= ?2
+      AND id < (SELECT coalesce(min(first_id), 9223372036854775807) FROM outbox_batches WHERE buffer = ?1)
+    ORDER BY id LIMIT 10)
+  WHERE group_id IS NULL AND available_at IS NULL)`
 
 const (
-	// A row may become an event at any time after its insert.
+	// A row may become an event at any time after its insert. A look finds those that became available since ?2.
 	lateEventsSQL = `
-SELECT EXISTS (SELECT 1 FROM outbox_events AS e WHERE e.group_id IS NULL AND e.id <= ?1)`
+SELECT EXISTS (SELECT 1 FROM outbox_events AS e WHERE e.group_id IS NULL AND e.id <= ?1 AND (e.available_at IS NULL OR e.available_at < ?2))`
 
 	lastRowSQL = `
 SELECT coalesce(max(id), -9223372036854775808) FROM outbox_events`
@@ -152,7 +161,7 @@ func (b *Buffer) behind(ctx context.Context, tx transaction, from int64) (found 
 		return false, nil
 	}
 	began := time.Now()
-	err = tx.row(ctx, lateEventsSQL, from).Scan(&found)
+	err = tx.row(ctx, lateEventsSQL, from, b.cursor.DelayedFrom().At).Scan(&found)
 	b.cursor.LateSwept(time.Since(began), found)
 	return found, err
 }
@@ -189,12 +198,16 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 	var (
 		backlog buffer.Backlog
 		last    int64
-		from    = b.cursor.Position()
+		from    int64 // changes only in transactions of the one connection
+		fresh   int
+		first   sql.NullInt64
 	)
 	err := b.read(ctx, "counting the backlog", func(tx transaction) error {
+		from = b.cursor.Position()
 		if _, err := b.owner(ctx, tx); err != nil {
 			return err
 		}
+		now, text := b.clock()
 		behind, err := b.behind(ctx, tx, from)
 		if err != nil {
 			return err
@@ -202,8 +215,14 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 		if behind {
 			from = watermark.Beginning
 		}
-		if b.conditional() {
+		if b.conditional() || b.delays() {
 			if err := tx.row(ctx, lastRowSQL).Scan(&last); err != nil {
+				return err
+			}
+		}
+		due := 0
+		if limit > 0 && b.delays() {
+			if due, backlog.NextDelayed, err = b.look(ctx, tx, now, from, limit, true); err != nil {
 				return err
 			}
 		}
@@ -211,8 +230,9 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 		if err != nil {
 			return err
 		}
-		err = tx.row(ctx, countBacklogSQL, b.config.Table, free, limit, b.ledger.sink).
-			Scan(&backlog.Unclaimed, &backlog.Due, &backlog.Suspects, &backlog.Waiting, &backlog.Delivered)
+		err = tx.row(ctx, countBacklogSQL, b.config.Table, free, limit, b.ledger.sink, text).
+			Scan(&fresh, &first, &backlog.Due, &backlog.Suspects, &backlog.Waiting, &backlog.Delivered)
+		backlog.Unclaimed = min(limit, fresh+due)
 		if err == nil {
 			backlog.Paused, err = b.isPaused(ctx, tx, "")
 		}
@@ -237,8 +257,12 @@ func (b *Buffer) CountBacklog(ctx context.Context, limit int) (buffer.Backlog, e
 	if err != nil {
 		return buffer.Backlog{}, err
 	}
-	if limit > 0 && backlog.Unclaimed == 0 {
-		if b.conditional() {
+	switch {
+	case limit <= 0:
+	case fresh > 0: // claims need not walk over what is delayed before it
+		b.cursor.Skip(from, first.Int64)
+	default:
+		if b.conditional() || b.cursor.Delayed() {
 			b.cursor.Passed(last)
 		}
 		b.cursor.Exhausted(from)
@@ -260,13 +284,14 @@ WITH ledger AS (
   SELECT count(*) AS suspects, min(claimed_at) AS oldest_suspect
   FROM outbox_batches WHERE buffer IN (?1, ?1 || '` + queueSuffix + `') AND ` + anySuspectSQL + `
 ), fresh AS (
-  SELECT count(*) AS events, max(id) AS last_id, min(created_at) AS oldest_at FROM (
-    SELECT e.id, e.created_at FROM json_each(?2) AS free CROSS JOIN outbox_events AS e
+  SELECT count(*) AS events, max(id) AS last_id, min(` + waitingSinceSQL + `) AS oldest_at FROM (
+    SELECT e.id, e.created_at, e.available_at FROM json_each(?2) AS free CROSS JOIN outbox_events AS e
     WHERE e.id BETWEEN json_extract(free.value, '$[0]') AND json_extract(free.value, '$[1]') AND e.group_id IS NULL
+      AND (e.available_at IS NULL OR e.available_at <= strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
     LIMIT ?3)
 )
 SELECT ledger.claimed + fresh.events
-         + CASE WHEN fresh.events < ?3 THEN 0 ELSE (SELECT max(id) FROM outbox_events) - fresh.last_id END,
+         + CASE WHEN fresh.events < ?3 THEN 0 ELSE max(0, (SELECT max(id) FROM outbox_events) - fresh.last_id - ?5) END,
        (julianday('now') - julianday(
          min(coalesce(ledger.oldest_at, fresh.oldest_at), coalesce(fresh.oldest_at, ledger.oldest_at)))) * 86400,
        leased, waiting, delivered,
@@ -312,6 +337,14 @@ func (t transaction) age(oldest sql.NullFloat64, pending int64) (age time.Durati
 	return seconds(oldest.Float64), false
 }
 
+// older returns the larger of two ages, of which either may be unknown.
+func older(a, b sql.NullFloat64) sql.NullFloat64 {
+	if !a.Valid || b.Valid && b.Float64 > a.Float64 {
+		return b
+	}
+	return a
+}
+
 // Status implements buffer.Inspector.
 func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 	var (
@@ -319,18 +352,28 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 		oldestSuspect       float64
 		claimed             int64
 		oldest, oldestFresh sql.NullFloat64
+		more                bool
 	)
 	err := b.read(ctx, "reading the status", func(tx transaction) error {
 		from := b.cursor.Position()
 		if b.conditional() {
 			from = watermark.Beginning
 		}
+		delayed, err := b.delayedStatus(ctx, tx, from)
+		if err != nil {
+			return err
+		}
+		s.Delayed, s.NextDelayed, more = delayed.delayed, delayed.next, delayed.more
 		free, err := b.free(ctx, tx, from)
 		if err != nil {
 			return err
 		}
-		err = tx.row(ctx, statusSQL, b.config.Table, free, buffer.PendingExact, b.config.Pipeline).
+		err = tx.row(ctx, statusSQL, b.config.Table, free, buffer.PendingExact, b.config.Pipeline, delayed.delayed).
 			Scan(&s.Pending, &oldest, &s.Leased, &s.Waiting, &s.Delivered, &s.Dead, &s.Unnotified, &s.Suspects, &oldestSuspect, &claimed, &oldestFresh)
+		if delayed.due > 0 {
+			s.Pending += delayed.due
+			oldest, oldestFresh = older(oldest, delayed.oldest), older(oldestFresh, delayed.oldest)
+		}
 		switch {
 		case err != nil:
 			return err
@@ -354,5 +397,13 @@ func (b *Buffer) Status(ctx context.Context) (buffer.Status, error) {
 		return err
 	})
 	s.OldestSuspect = seconds(oldestSuspect)
+	if err != nil || !more {
+		return s, err
+	}
+	due, delayed, err := b.countDelayed(ctx)
+	s.Delayed = max(s.Delayed, delayed)
+	if beyond := due - buffer.PendingExact; beyond > 0 && s.Pending >= buffer.PendingExact { // of which batches may have some
+		s.Pending += max(0, beyond-claimed)
+	}
 	return s, err
 }

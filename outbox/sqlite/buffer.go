@@ -32,8 +32,10 @@ type Buffer struct {
 	// mode is the stored form of the mode in which this relay claims; nil before it has seen the file.
 	mode   atomic.Pointer[string]
 	routes routes
-	events eventTable
-	upkeep tableUpkeep
+	// delayed is for status alone.
+	delayed delayedCount
+	events  eventTable
+	upkeep  tableUpkeep
 	// replaced is when another file was opened in place of the first one; nil: never. It changes only between the
 	// transactions of db, which has one connection.
 	replaced atomic.Pointer[time.Time]
@@ -107,7 +109,7 @@ func (b *Buffer) Close() error { return errors.Join(b.upkeep.close(), b.db.Close
 
 // names fills the tables' names into a statement written with the default ones.
 func names(table, archive string) *strings.Replacer {
-	return strings.NewReplacer(defaultTable, db.Quote(table), defaultArchive, db.Quote(archive), "archived_at_index", db.Quote(archive+"_archived_at"))
+	return strings.NewReplacer(defaultTable, db.Quote(table), defaultArchive, db.Quote(archive), "archived_at_index", db.Quote(archive+"_archived_at"), "delayed_index", db.Quote(delayedIndex(table)))
 }
 
 // write runs act in a transaction that may write from its first statement on. If it fails nothing has

@@ -34,7 +34,7 @@ type requirement struct {
 
 var (
 	eventColumns = []string{
-		"id INTEGER", "topic TEXT", "key TEXT", "payload TEXT", "headers TEXT", "created_at TEXT", "group_id TEXT",
+		"id INTEGER", "topic TEXT", "key TEXT", "payload TEXT", "headers TEXT", "created_at TEXT", "group_id TEXT", "available_at " + delayedColumn,
 	}
 	archiveColumns = []string{
 		"id INTEGER", "topic TEXT", "key TEXT", "payload BLOB", "headers TEXT", "created_at TEXT", "group_id TEXT", "archived_at TEXT", "routes_no INTEGER",
@@ -203,6 +203,9 @@ func (b *Buffer) table(ctx context.Context, tx transaction) (t notready.Table, e
 func (r *relayTable) missing(ctx context.Context, tx transaction) ([]buffer.Finding, error) {
 	missing, err := r.b.lacks(ctx, tx, requirement{table: r.b.config.Table, columns: eventColumns})
 	if err != nil || len(missing) > 0 {
+		return missing, err
+	}
+	if missing, err = r.b.lacksDelayedIndex(ctx, tx, "available_at", strings.TrimSpace(r.names.Replace(delayedIndexSQL))); err != nil || len(missing) > 0 {
 		return missing, err
 	}
 	var grow bool

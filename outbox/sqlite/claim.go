@@ -31,25 +31,48 @@ func (b *Buffer) Claim(ctx context.Context, limit int, lease time.Duration) (*bu
 var errRouted = errors.New("events are not routed as this pipeline is configured")
 
 func (b *Buffer) claimOnce(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
-	if b.config.Ordered {
-		return b.claimInOrder(ctx, limit, lease)
+	due, first := b.cursor.Due()
+	if first {
+		if batch, err := b.claimDue(ctx, limit, lease); batch != nil || err != nil {
+			return batch, err
+		}
 	}
-	batch, err := b.claim(ctx, lease, func(tx transaction, batch *buffer.Lease, mode string, from int64) (skipped *int64, err error) {
-		if err := b.events.pick(ctx, tx, batch, mode, from, limit); err != nil {
-			return nil, err
+	claim := b.claimNext
+	if b.config.Ordered {
+		claim = b.claimInOrder
+	}
+	batch, err := claim(ctx, limit, lease)
+	if batch == nil && err == nil && due && !first {
+		return b.claimDue(ctx, limit, lease)
+	}
+	return batch, err
+}
+
+// claimNext claims the next events beyond the cursor.
+func (b *Buffer) claimNext(ctx context.Context, limit int, lease time.Duration) (*buffer.Lease, error) {
+	batch, err := b.claim(ctx, lease, func(tx transaction, batch *buffer.Lease, mode string, from int64) error {
+		_, now := b.clock()
+		if err := b.events.pick(ctx, tx, batch, mode, from, limit, now); err != nil {
+			return err
 		}
 		if len(batch.Events) == 0 {
 			b.cursor.Exhausted(from)
-			return nil, errNothing
+			return errNothing
 		}
 		var members idset.Set
 		if mode == claimmode.Range {
 			members = idset.Of(batch.IDs())
 		}
-		if err := b.open(ctx, tx, batch, lease, members, func(i int) time.Time { return batch.Events[i].CreatedAt }); err != nil || members != nil {
-			return nil, err
+		if err := b.open(ctx, tx, batch, lease, members, eventTimes(batch)); err != nil {
+			return err
 		}
-		return nil, b.events.stamp(ctx, tx, batch)
+		if members == nil {
+			if err := b.events.stamp(ctx, tx, batch, nil, now); err != nil {
+				return err
+			}
+		}
+		b.cursor.Claimed(from, batch.LastID, nil)
+		return nil
 	})
 	if batch != nil {
 		b.events.project(ctx, batch, lease/2)
@@ -67,10 +90,10 @@ func (b *Buffer) stamped(events int) func(updated int64, err error) error {
 	}
 }
 
-// claim runs take, which makes a batch of events beyond from, in a transaction. take returns the first
-// event that it left behind, nil for none; errNothing if it made no batch.
+// claim runs take, which makes a batch in a transaction and moves the cursor, which is at from. take returns errNothing if it made no
+// batch.
 func (b *Buffer) claim(ctx context.Context, lease time.Duration,
-	take func(tx transaction, batch *buffer.Lease, mode string, from int64) (skipped *int64, err error),
+	take func(tx transaction, batch *buffer.Lease, mode string, from int64) error,
 ) (*buffer.Lease, error) {
 	batch := b.newLease(lease)
 	committing := false
@@ -85,12 +108,9 @@ func (b *Buffer) claim(ctx context.Context, lease time.Duration,
 		if err := b.own(ctx, tx); err != nil {
 			return err
 		}
-		from := b.cursor.Position()
-		skipped, err := take(tx, batch, mode, from)
-		if err != nil {
+		if err := take(tx, batch, mode, b.cursor.Position()); err != nil {
 			return err
 		}
-		b.cursor.Claimed(from, batch.LastID, skipped)
 		committing = true
 		return nil
 	})

@@ -99,7 +99,7 @@ func (c *customTable) readShape(ctx context.Context, tx *sql.Tx, s *shape) error
 			s.bytes = isBytes(declared)
 		}
 		if strings.EqualFold(name, c.created()) {
-			created, s.ages = timeOf(db.Quote(name)), true
+			created, s.ages = buffer.SQLiteTime(db.Quote(name)), true
 		}
 		if hidden == 0 {
 			s.columns = append(s.columns, name)
@@ -113,21 +113,31 @@ func (c *customTable) readShape(ctx context.Context, tx *sql.Tx, s *shape) error
 		group, isStamp = textOfUUID, "(typeof(group_id) = 'blob' AND length(group_id) = 16)"
 	}
 	table := db.Quote(c.b.config.Table)
-	columns := db.Quote(c.b.config.Custom.ID) + " AS id, " + created + " AS created_at, " + group + " AS group_id"
+	columns := db.Quote(c.b.config.Custom.ID) + " AS id, NULL AS key, " + created + " AS created_at, " + group + " AS group_id, " + c.available() + " AS available_at, group_id AS stamp"
+	free := "e.stamp IS NULL" // as an index has it
 	names := []string{
 		defaultArchive, db.Quote(c.b.config.Archive),
 		"custom_events", table, "custom_marks", c.assignments(), "custom_id", db.Quote(c.b.config.Custom.ID), "custom_columns", s.values(), "custom_version", db.VersionOf(s.valueList()), "custom_is_stamp", isStamp,
 	}
 	if where := c.b.config.Custom.Where; where != "" {
 		columns += ", (\n" + where + "\n) AS is_event"
-		names = append(names, "e.group_id IS NULL", "e.group_id IS NULL AND e.is_event")
+		free += " AND e.is_event"
 	}
+	names = append(names, "e.group_id IS NULL", free)
 	s.names = strings.NewReplacer(append(names, defaultTable, "(SELECT "+columns+" FROM "+table+" AS e)")...)
 	return nil
 }
 
 // created is the column that says when a row was inserted, if there is one.
 func (c *customTable) created() string { return cmp.Or(c.b.config.Custom.CreatedAt, "created_at") }
+
+// available is an expression for the time before which an event is not delivered, as the index of delayed events has it; NULL: at once.
+func (c *customTable) available() string {
+	if c.b.config.Custom.AvailableAt == "" {
+		return "NULL"
+	}
+	return buffer.SQLiteAvailable(db.Quote(c.b.config.Custom.AvailableAt))
+}
 
 // isBytes reports whether a column's declared type, in upper case, is one for bytes.
 func isBytes(declared string) bool {
@@ -139,19 +149,6 @@ const textOfUUID = `CASE WHEN typeof(group_id) = 'blob' AND length(group_id) = 1
     THEN lower(substr(hex(group_id), 1, 8) || '-' || substr(hex(group_id), 9, 4) || '-' || substr(hex(group_id), 13, 4) || '-' ||
                substr(hex(group_id), 17, 4) || '-' || substr(hex(group_id), 21))
     ELSE group_id END`
-
-// timeOf returns an expression for the time in a column in db.TimeFormat; NULL if the column holds none. It
-// accepts every form that SQLite does (https://sqlite.org/lang_datefunc.html), and milliseconds since
-// 1970, which are widespread too.
-//
-// strftime takes longer than all the rest of reading an event, and most times are in one of two forms.
-func timeOf(column string) string {
-	glob := func(digits string) string { return db.Text(strings.ReplaceAll(digits, "0", "[0-9]")) }
-	return "CASE WHEN length(" + column + ") = 24 AND " + column + " GLOB " + glob("0000-00-00T00:00:00.000Z") + " THEN " + column +
-		" WHEN length(" + column + ") = 19 AND " + column + " GLOB " + glob("0000-00-00 00:00:00") + " THEN replace(" + column + ", ' ', 'T') || '.000Z'" +
-		" ELSE strftime('%Y-%m-%dT%H:%M:%fZ', CASE WHEN typeof(" + column + ") IN ('integer', 'real') AND abs(" + column + ") > 253402300799" +
-		" THEN " + column + " / 1000.0 ELSE " + column + " END, 'auto') END"
-}
 
 // values returns all columns as a list of expressions. The plus keeps the driver from converting a value
 // because of the declared type. The stamp is the relay's and not part of the row.
@@ -190,14 +187,20 @@ const (
 	// Ids and times come in one row: a step of the driver costs more than reading an event's row. Events
 	// that have no created_at are as old as their first claim, so that what is sent under one group_id stays the same.
 	pickCustomSQL = `
-SELECT coalesce(group_concat(id), ''), coalesce(group_concat(coalesce(created_at, '')), '')
-FROM (SELECT e.id, e.created_at FROM outbox_events AS e WHERE e.id > ?1 AND e.group_id IS NULL
+SELECT coalesce(group_concat(id), ''), coalesce(group_concat(coalesce(created_at, '')), ''), coalesce(group_concat(coalesce(available_at, '')), '')
+FROM (SELECT e.id, e.created_at, e.available_at FROM outbox_events AS e
+      WHERE e.id > ?1 AND e.group_id IS NULL AND (e.available_at IS NULL OR e.available_at <= ?3)
       ORDER BY e.id LIMIT ?2)`
+
+	pickDueCustomSQL = `
+SELECT coalesce(group_concat(id), ''), coalesce(group_concat(coalesce(created_at, '')), ''), coalesce(group_concat(coalesce(available_at, '')), '')
+FROM (SELECT e.id, e.created_at, e.available_at FROM json_each(?1) AS j CROSS JOIN outbox_events AS e
+      WHERE e.id = j.value AND e.group_id IS NULL AND e.available_at <= ?2)`
 
 	// ?1 to ?5 are an extent.
 	loadCustomSQL = `
-SELECT coalesce(group_concat(id), ''), coalesce(group_concat(coalesce(created_at, '')), '')
-FROM (SELECT id, created_at FROM outbox_events
+SELECT coalesce(group_concat(id), ''), coalesce(group_concat(coalesce(created_at, '')), ''), coalesce(group_concat(coalesce(available_at, '')), '')
+FROM (SELECT id, created_at, available_at FROM outbox_events
       WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
         AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
         AND (?5 IS NULL OR created_at <= ?5)
@@ -207,20 +210,26 @@ FROM (SELECT id, created_at FROM outbox_events
 UPDATE custom_events SET group_id = ?1
 WHERE custom_id BETWEEN ?2 AND ?3 AND group_id IS NULL`
 
-	// Between those that were picked are rows that are no events.
+	// Between those that were picked are rows that are no events, or not yet.
 	stampPickedCustomSQL = `
 UPDATE custom_events SET group_id = ?1
 WHERE custom_id IN (SELECT value FROM json_each(?2)) AND group_id IS NULL`
 )
 
-func (c *customTable) pick(ctx context.Context, tx transaction, batch *buffer.Lease, _ string, from int64, limit int) (err error) {
+func (c *customTable) pick(ctx context.Context, tx transaction, batch *buffer.Lease, _ string, from int64, limit int, now string) (err error) {
 	batch.ClaimedAt = time.Now().UTC().Truncate(time.Millisecond)
-	batch.Events, err = scanIDs(tx.row(ctx, pickCustomSQL, from, limit), batch.ClaimedAt)
+	batch.Events, err = scanIDs(tx.row(ctx, pickCustomSQL, from, limit, now), batch.ClaimedAt)
 	return err
 }
 
-func (c *customTable) stamp(ctx context.Context, tx transaction, batch *buffer.Lease) error {
-	if c.b.conditional() {
+func (c *customTable) pickDue(ctx context.Context, tx transaction, batch *buffer.Lease, ids []int64, now string) (err error) {
+	batch.ClaimedAt = time.Now().UTC().Truncate(time.Millisecond)
+	batch.Events, err = scanIDs(tx.row(ctx, pickDueCustomSQL, idset.JSONIDs(ids), now), batch.ClaimedAt)
+	return err
+}
+
+func (c *customTable) stamp(ctx context.Context, tx transaction, batch *buffer.Lease, _ []int64, _ string) error {
+	if c.b.conditional() || c.b.delays() {
 		return c.stampEach(ctx, tx, batch)
 	}
 	return c.b.stamped(len(batch.Events))(tx.exec(ctx, stampCustomSQL, tx.shape.stampOf(batch.GroupID), batch.FirstID, batch.LastID))
@@ -275,8 +284,8 @@ func (c *customTable) load(ctx context.Context, tx transaction, batch *buffer.Le
 
 // scanIDs reads a row of ids and times, each separated by commas. Events without a time have that of their claim.
 func scanIDs(row *sql.Row, claimed time.Time) (events []outbox.Event, err error) {
-	var ids, times string
-	if err := row.Scan(&ids, &times); err != nil || ids == "" {
+	var ids, times, available string
+	if err := row.Scan(&ids, &times, &available); err != nil || ids == "" {
 		return nil, err
 	}
 	events = make([]outbox.Event, 0, strings.Count(ids, ",")+1)
@@ -290,6 +299,11 @@ func scanIDs(row *sql.Row, claimed time.Time) (events []outbox.Event, err error)
 			e.CreatedAt = claimed
 		}
 		times = rest
+		if at, available, _ = strings.Cut(available, ","); at != "" {
+			if e.AvailableAt, err = time.Parse(db.TimeFormat, at); err != nil {
+				e.AvailableAt = time.Time{}
+			}
+		}
 		events = append(events, e)
 	}
 	// group_concat keeps the order, but does not promise to.

@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -76,6 +77,13 @@ func (c *customTable) missing(ctx context.Context, tx transaction) (missing []bu
 		}
 		add("has no column "+db.Quote(created)+", which source.created_at names"+guess, "name the column that says when a row was inserted")
 	}
+	if column := c.b.config.Custom.AvailableAt; column != "" && !slices.ContainsFunc(tx.shape.columns, func(has string) bool { return strings.EqualFold(has, column) }) {
+		guess := ""
+		if near := buffer.Nearest(column, tx.shape.columns, max(1, len(column)/3)); near != "" {
+			guess = " (did you mean " + near + "?)"
+		}
+		add("has no column "+db.Quote(column)+", which source.available_at names"+guess, "ALTER TABLE "+table+" ADD COLUMN "+db.Quote(column)+" TEXT")
+	}
 	addGroup := "ALTER TABLE " + table + " ADD COLUMN group_id TEXT"
 	switch {
 	case !f.groupType.Valid:
@@ -93,6 +101,12 @@ func (c *customTable) missing(ctx context.Context, tx transaction) (missing []bu
 	if text, err := c.checkWhere(ctx); err != nil || text != "" {
 		add(text, "correct source.where: one condition on the columns of a row, such as status = 'ready', as in a partial index: without subqueries, table names and volatile functions")
 		return missing, err
+	}
+	if column := c.b.config.Custom.AvailableAt; column != "" {
+		fix := buffer.SQLiteDelayedIndex(db.Quote(delayedIndex(c.b.config.Table)), table, db.Quote(column))
+		if missing, err := c.b.lacksDelayedIndex(ctx, tx, column, fix); err != nil || missing != nil {
+			return missing, err
+		}
 	}
 	if text, err := c.checkMark(ctx, tx); err != nil || text != "" {
 		add(text, "correct source.mark, SQL expressions by column, and source.where, which they make false")
@@ -204,6 +218,7 @@ func (c *customTable) diagnose(ctx context.Context, d *diagnosis) {
 		c.undecided(ctx, d)
 		c.excluded(ctx, d)
 	}
+	c.neverAvailable(ctx, d)
 	c.early(ctx, d, s)
 	c.postponed(ctx, d, s)
 	c.ended(ctx, d, s.columns)
@@ -225,7 +240,7 @@ func (c *customTable) diagnoseWhere(ctx context.Context, d *diagnosis) {
 	const about = "source.where"
 	var steps []string
 	err := c.b.begin(ctx, c.b.db, readOnly, func(tx transaction) (err error) {
-		steps, err = planSteps(tx.rows(ctx, "EXPLAIN QUERY PLAN "+pickCustomSQL, 0, 1000))
+		steps, err = planSteps(tx.rows(ctx, "EXPLAIN QUERY PLAN "+pickCustomSQL, 0, 1000, ""))
 		return err
 	})
 	if err != nil { // tables says what is missing

@@ -2,6 +2,7 @@ package sqlite_test
 
 import (
 	"database/sql"
+	"errors"
 	"fmt"
 	"regexp"
 	"strings"
@@ -10,6 +11,8 @@ import (
 	"github.com/outboxrelay/relay/internal/testkit"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/buffertest"
+	"github.com/outboxrelay/relay/outbox/internal/notready"
+	"github.com/outboxrelay/relay/outbox/sqlite"
 )
 
 // TestBuffer_CustomTable: a custom table passes the suite.
@@ -40,7 +43,7 @@ func marked(h buffertest.Harness) buffertest.Harness {
 }
 
 func customHarness(table, group string) buffertest.Harness {
-	return buffertest.Harness{Claim: buffer.ClaimStamp, Custom: true, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
+	return buffertest.Harness{Claim: buffer.ClaimStamp, Custom: true, Delays: true, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
 		p := newTestDB(t, opt)
 		p.group = group
 		return p.fixture(t, table, "orders")
@@ -58,7 +61,7 @@ func (p *testDB) makeCustom(t testing.TB, table string) buffer.CustomTable {
 			topic, key TEXT, payload, headers TEXT,
 			created_at DATETIME NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now')),
 			group_id ` + p.group + `,
-			parent_id INTEGER, seal TEXT UNIQUE, raw BLOB, processed_at TEXT,
+			parent_id INTEGER, seal TEXT UNIQUE, raw BLOB, processed_at TEXT, available_at DATETIME,
 			upper_topic AS (upper(topic)), length_of_it AS (length(topic)) STORED
 		)`)
 	testkit.NoError(t, err)
@@ -68,6 +71,18 @@ func (p *testDB) makeCustom(t testing.TB, table string) buffer.CustomTable {
 	}
 	where, mark := p.opt.Marking("strftime('%Y-%m-%dT%H:%M:%fZ', 'now')")
 	return buffer.CustomTable{ID: "id", Where: where, Mark: mark, Project: strings.NewReplacer("{table}", quote(table), "{group}", "?", "{id}", "id", "{other}", "1000000").Replace(project)}
+}
+
+// makeDelayedIndex makes the index that Check asks for.
+func (p *testDB) makeDelayedIndex(t testing.TB, b *sqlite.Buffer) {
+	t.Helper()
+	missing, ok := errors.AsType[*notready.Error](b.Check(t.Context()))
+	if !ok || len(missing.Missing) != 1 || !strings.HasPrefix(missing.Missing[0].Fix, "CREATE INDEX") {
+		t.Fatalf("without an index on available_at Check says %v", missing)
+	}
+	_, err := p.db.Exec(missing.Missing[0].Fix)
+	testkit.NoError(t, err)
+	testkit.NoError(t, b.Check(t.Context()))
 }
 
 var uuidText = regexp.MustCompile(`'([0-9a-f]{8})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{4})-([0-9a-f]{12})'`)

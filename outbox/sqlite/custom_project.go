@@ -144,7 +144,7 @@ func projectionStatement(ctx context.Context, tx transaction, project string, ar
 		case at < 0:
 			list[i] = "NULL"
 		case i == projection.CreatedAt:
-			list[i] = timeOf(db.Quote(names[at]))
+			list[i] = buffer.SQLiteTime(db.Quote(names[at]))
 		default:
 			list[i] = "+" + db.Quote(names[at]) // see shape.values
 		}

@@ -112,11 +112,11 @@ func (c *customTable) gates(ctx context.Context, d *diagnosis, s *shape) {
 func (c *customTable) early(ctx context.Context, d *diagnosis, s *shape) {
 	for _, column := range s.columns {
 		inserted, named := c.isInserted(column), buffer.LooksDelay(column)
-		if c.excludes(column) || !inserted && !named && (!buffer.MayDelay(column) || c.b.config.Custom.Excepted(column)) {
+		if c.excludes(column) || c.isAvailable(column) || !inserted && !named && (!buffer.MayDelay(column) || c.b.config.Custom.Excepted(column)) {
 			continue
 		}
 		name, now := db.Quote(column), "julianday('now')"
-		fix := c.due(s, column, "julianday("+name+") <= julianday('now')")
+		fix := c.delayBy(s, column, "julianday("+name+") <= julianday('now')")
 		switch {
 		case inserted: // the application's clock may be ahead, and it may write local time
 			now = "max(" + now + ", julianday('now', 'localtime')) + 5.0 / 1440"
@@ -135,6 +135,36 @@ func (c *customTable) early(ctx context.Context, d *diagnosis, s *shape) {
 func (c *customTable) due(s *shape, column, condition string) string {
 	return projection.Where(projection.OrNull(db.Quote(column), condition, !slices.Contains(s.notNull, column)), c.b.config.Custom.Where)
 }
+
+// delayBy is what to do to keep rows until the time in a column.
+func (c *customTable) delayBy(s *shape, column, condition string) string {
+	if c.b.config.Custom.AvailableAt != "" {
+		return c.due(s, column, condition)
+	}
+	return "set source.available_at: " + column + " (relay doctor then names the index that it needs)"
+}
+
+// isAvailable reports whether the column delays events.
+func (c *customTable) isAvailable(column string) bool {
+	return strings.EqualFold(column, c.b.config.Custom.AvailableAt)
+}
+
+// neverAvailable adds events whose available_at is no time.
+func (c *customTable) neverAvailable(ctx context.Context, d *diagnosis) {
+	const about = "delayed events"
+	var n int
+	column := c.b.config.Custom.AvailableAt
+	if column == "" {
+		return
+	}
+	err := c.b.begin(ctx, c.b.db, readOnly, func(tx transaction) error { return tx.row(ctx, neverAvailableSQL, buffer.SQLiteNever).Scan(&n) })
+	if !d.failed(about, err) && n > 0 {
+		d.problem(about, "events whose "+column+" is no time: "+strconv.Itoa(n)+"; they wait for ever", "set it to a time in any form of SQLite's, or to milliseconds since 1970; NULL sends the event at once")
+	}
+}
+
+const neverAvailableSQL = `
+SELECT count(*) FROM (SELECT 1 FROM outbox_events AS e WHERE e.available_at = ?1 AND e.group_id IS NULL LIMIT 1000)`
 
 // undecided adds rows for which source.where is NULL.
 func (c *customTable) undecided(ctx context.Context, d *diagnosis) {
@@ -175,7 +205,7 @@ func (c *customTable) postponed(ctx context.Context, d *diagnosis, s *shape) {
 		name := db.Quote(column)
 		unit, isSpan := buffer.LooksSpan(column)
 		switch {
-		case c.excludes(column), c.isInserted(column), c.b.config.Custom.Excepted(column):
+		case c.excludes(column), c.isAvailable(column), c.isInserted(column), c.b.config.Custom.Excepted(column):
 		case isSpan:
 			fix := projection.NoDelay(column, c.due(s, column, "julianday("+db.Quote(cmp.Or(c.b.config.Custom.CreatedAt, "created_at"))+") + "+name+" / "+perDay[unit]+" <= julianday('now')"))
 			c.countWaiting(ctx, d, column, "typeof("+name+") IN ('integer', 'real') AND "+name+" > 0", func(n string) {
@@ -184,7 +214,7 @@ func (c *customTable) postponed(ctx context.Context, d *diagnosis, s *shape) {
 		case buffer.UnixAhead(column) > 0 && (buffer.LooksDelay(column) || buffer.MayDelay(column)):
 			for _, divisor := range []string{"", " / 1000"} { // seconds or milliseconds, up to ten years ahead
 				condition := "typeof(" + name + ") IN ('integer', 'real') AND " + name + divisor + " - CAST(strftime('%s', 'now') AS INTEGER) BETWEEN 60 AND " + strconv.Itoa(buffer.UnixAhead(column))
-				fix := projection.NoDelay(column, c.due(s, column, name+divisor+" <= CAST(strftime('%s', 'now') AS INTEGER)"))
+				fix := projection.NoDelay(column, c.delayBy(s, column, name+divisor+" <= CAST(strftime('%s', 'now') AS INTEGER)"))
 				c.countWaiting(ctx, d, column, condition, func(n string) { d.findings = append(d.findings, projection.Early(n, table, column, fix)) })
 			}
 		}

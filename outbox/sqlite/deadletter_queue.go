@@ -77,7 +77,7 @@ func (q *DeadLetterQueue) Claim(ctx context.Context, limit int, lease time.Durat
 		if _, err := tx.exec(ctx, stampDeadLettersSQL, batch.GroupID.String(), idset.JSONIDs(rowids)); err != nil {
 			return err
 		}
-		return q.open(ctx, tx, batch, lease, nil, func(i int) time.Time { return events[i].DiedAt })
+		return q.open(ctx, tx, batch, lease, nil, func(i int) (died, _ time.Time) { return events[i].DiedAt, events[i].DiedAt })
 	})
 	return leased(batch, err)
 }

@@ -286,8 +286,14 @@ func (r *relayTable) diagnose(ctx context.Context, d *diagnosis) {
 	const about = "indexes"
 	rows, err := r.b.db.QueryContext(ctx, indexesSQL, r.b.config.Table)
 	indexes, err := db.Column[string](rows, err)
+	delayed := false
+	indexes = slices.DeleteFunc(indexes, func(name string) bool { // Check needs one
+		found := !delayed && r.findsDelayed(ctx, name)
+		delayed = delayed || found
+		return found
+	})
 	if !d.failed(about, err) && len(indexes) == 0 {
-		d.ok(about, "the primary key is the only index of the buffer")
+		d.ok(about, "the primary key is the only index of the buffer beside that of delayed events")
 	}
 	for _, name := range indexes {
 		d.warn(about, fmt.Sprintf("index %s is of no use to the relay, and each claim by stamp writes to it", db.Quote(name)), "DROP INDEX "+db.Quote(name))
@@ -295,6 +301,7 @@ func (r *relayTable) diagnose(ctx context.Context, d *diagnosis) {
 	if unsent, err := r.b.UnsentColumns(ctx); err == nil && unsent != nil { // tables says what is missing
 		d.findings = append(d.findings, projection.UnsentEvents(unsent, db.Quote(r.b.config.Table), r.b.config.Table))
 	}
+	d.delayed(ctx)
 	d.claimPlan(ctx, pickSQL, "USING INTEGER PRIMARY KEY")
 }
 
@@ -303,7 +310,7 @@ func (d *diagnosis) claimPlan(ctx context.Context, pick string, ways ...string) 
 	const about = "claim plan"
 	var steps []string
 	err := d.b.begin(ctx, d.b.db, readOnly, func(tx transaction) (err error) {
-		steps, err = planSteps(tx.rows(ctx, "EXPLAIN QUERY PLAN "+pick, 0, 1000))
+		steps, err = planSteps(tx.rows(ctx, "EXPLAIN QUERY PLAN "+pick, 0, 1000, ""))
 		return err
 	})
 	if err != nil { // tables says what is missing

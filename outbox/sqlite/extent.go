@@ -86,16 +86,21 @@ WHERE buffer = ?1 AND claim = 'range' AND last_id > ?2`
 // free returns the ids beyond from that no live batch holds by range, as JSON. A batch whose members
 // cannot be read holds nothing: its events are sent again rather than lost.
 func (b *Buffer) free(ctx context.Context, tx transaction, from int64) (string, error) {
-	rows, err := tx.rows(ctx, liveMembersSQL, b.config.Table, from)
-	all, err := db.Column[string](rows, err)
+	live, err := b.liveSets(ctx, tx, from)
 	if err != nil {
 		return "", err
 	}
-	var live []idset.Set
+	return idset.Gaps(from, live...).JSON(), nil
+}
+
+// liveSets returns the members of the batches by range that reach beyond from.
+func (b *Buffer) liveSets(ctx context.Context, tx transaction, from int64) (live []idset.Set, err error) {
+	rows, err := tx.rows(ctx, liveMembersSQL, b.config.Table, from)
+	all, err := db.Column[string](rows, err)
 	for _, text := range all {
 		if members, err := idset.ParseJSON(text); err == nil {
 			live = append(live, members)
 		}
 	}
-	return idset.Gaps(from, live...).JSON(), nil
+	return live, err
 }

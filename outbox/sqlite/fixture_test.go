@@ -125,7 +125,7 @@ func BenchmarkBuffer(b *testing.B) {
 }
 
 func harness(table string, mode buffer.ClaimMode) buffertest.Harness {
-	return buffertest.Harness{Claim: mode, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
+	return buffertest.Harness{Delays: true, Claim: mode, Open: func(t testing.TB, opt buffertest.Options) *buffertest.Fixture {
 		return newTestDB(t, opt).fixture(t, table, "orders")
 	}}
 }
@@ -157,6 +157,9 @@ func (p *testDB) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtu
 	var own buffer.CustomTable
 	if p.group != "" {
 		own = p.makeCustom(t, table)
+		if p.opt.Delays {
+			own.AvailableAt = "available_at"
+		}
 	}
 	_, err := sqlite.Migrate(t.Context(), p.url, sqlite.SchemaConfig{Table: table, Bytes: p.opt.Bytes, Archive: archive, Custom: own.Is()})
 	testkit.NoError(t, err)
@@ -170,6 +173,9 @@ func (p *testDB) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtu
 	open := func(t testing.TB, owner string) *sqlite.Buffer { return openAs(t, owner, p.opt.Ordered) }
 	quoted := quote(table)
 	buf := open(t, "first")
+	if own.AvailableAt != "" {
+		p.makeDelayedIndex(t, buf)
+	}
 	hooks := 0
 	return &buffertest.Fixture{
 		Buffer:   buf,
@@ -187,7 +193,7 @@ func (p *testDB) fixture(t testing.TB, table, pipeline string) *buffertest.Fixtu
 		Begin: func(t buffertest.TB) buffertest.Tx {
 			tx, err := p.db.Begin()
 			testkit.NoError(t, err)
-			return &applicationTx{tx: tx, table: quoted, bytes: p.opt.Bytes, own: p.group != ""}
+			return &applicationTx{tx: tx, table: quoted, bytes: p.opt.Bytes, own: p.group != "", group: p.group}
 		},
 		Exec: func(t buffertest.TB, statement string) {
 			_, err := p.db.Exec(p.groupAsBytes(statement, quoted))
@@ -329,6 +335,18 @@ type applicationTx struct {
 	table string
 	bytes bool
 	own   bool
+	group string
+}
+
+// availableAt is a time as the application writes it. Custom tables hold every form.
+func (a *applicationTx) availableAt(at time.Time) any {
+	switch a.group {
+	case "BLOB":
+		return at.UnixMilli()
+	case "TEXT":
+		return at.Format("2006-01-02 15:04:05.000")
+	}
+	return at.Format("2006-01-02T15:04:05.000Z")
 }
 
 func (a *applicationTx) Insert(t buffertest.TB, events ...outbox.Event) []int64 {
@@ -349,7 +367,13 @@ func (a *applicationTx) Insert(t buffertest.TB, events ...outbox.Event) []int64 
 		if e.Headers != nil {
 			headers = string(e.Headers)
 		}
-		result, err := insert.Exec(e.Topic, e.Key, payload, headers)
+		var result sql.Result
+		if e.AvailableAt.IsZero() {
+			result, err = insert.Exec(e.Topic, e.Key, payload, headers)
+		} else {
+			delayed := strings.NewReplacer("(topic", "(available_at, topic", "VALUES (", "VALUES (?, ").Replace(statement)
+			result, err = a.tx.Exec(delayed, a.availableAt(e.AvailableAt.UTC()), e.Topic, e.Key, payload, headers)
+		}
 		testkit.NoError(t, err)
 		ids[i], err = result.LastInsertId()
 		testkit.NoError(t, err)

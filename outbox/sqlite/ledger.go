@@ -63,17 +63,18 @@ VALUES (?1, ?2, ?3, 'leased', 1, strftime('%Y-%m-%dT%H:%M:%fZ', 'now', ?4), ?5, 
         0, 0, ?6, ?7, ?8, ?9, ?10, ?11, coalesce(?12, strftime('%Y-%m-%dT%H:%M:%fZ', 'now')), ?13)
 RETURNING claimed_at`
 
-// open writes the ledger row of the batch's events, by range with members, or by stamp if members is nil. at
-// returns the time of the event at an index.
-func (l ledger) open(ctx context.Context, tx transaction, batch *buffer.Lease, lease time.Duration, members idset.Set, at func(i int) time.Time) error {
+// open writes the ledger row of the batch's events, by range with members, or by stamp if members is nil. times
+// returns since when the event at an index waits, and when it was inserted.
+func (l ledger) open(ctx context.Context, tx transaction, batch *buffer.Lease, lease time.Duration, members idset.Set, times func(i int) (waiting, created time.Time)) error {
 	batch.FirstID, batch.LastID = batch.Events[0].ID, batch.Events[len(batch.Events)-1].ID
-	oldest := at(0)
-	newest := oldest
+	oldest, newest := times(0)
 	for i := range batch.Events {
-		if t := at(i); t.Before(oldest) {
-			oldest = t
-		} else if t.After(newest) {
-			newest = t
+		waiting, created := times(i)
+		if waiting.Before(oldest) {
+			oldest = waiting
+		}
+		if created.After(newest) {
+			newest = created
 		}
 	}
 	args := []any{

@@ -80,6 +80,7 @@ func render(c SchemaConfig) (fstest.MapFS, error) {
 		"Buffer":  db.Text(c.Table),
 		"Payload": payload,
 		"Custom":  c.Custom,
+		"Delayed": delayedColumn, "DelayedIndex": db.Quote(delayedIndex(c.Table)),
 	}
 	templates, err := template.ParseFS(migrations, "schema/*.sql")
 	if err != nil {
@@ -119,7 +120,7 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 	if err := writeAhead(ctx, conn); err != nil {
 		return nil, b.unusable(err)
 	}
-	added, err := b.addColumns(ctx)
+	added, err := b.addColumns(ctx, c.Custom)
 	if err != nil {
 		return nil, fmt.Errorf("adding columns in %s: %w", file, err)
 	}
@@ -203,18 +204,24 @@ var later = [][3]string{
 
 // added reports whether Migrate adds a column to a table that lacks it.
 func (b *Buffer) added(table, column string) bool {
-	return table == b.config.Archive && column == "routes_no" ||
+	return table == b.config.Archive && column == "routes_no" || table == b.config.Table && column == "available_at" ||
 		slices.ContainsFunc(later, func(c [3]string) bool { return c[0] == table && c[1] == column })
 }
 
 // addColumns adds the columns that the tables of an earlier version lack. SQLite has no ADD COLUMN IF NOT
 // EXISTS, so these are none of the numbered migrations, which can be applied again. An obsolete table is left alone. A relay that does not
 // know the columns works as before.
-func (b *Buffer) addColumns(ctx context.Context) (added []string, err error) {
+func (b *Buffer) addColumns(ctx context.Context, custom bool) (added []string, err error) {
 	err = b.begin(ctx, b.db, nil, func(tx transaction) error {
 		add := slices.Clone(later)
 		if b.config.Archive != "" {
 			add = append(add, [3]string{b.config.Archive, "routes_no", "INTEGER"})
+		}
+		if !custom {
+			if t, err := b.table(ctx, tx); err != nil || t.Lacks != nil { // then the application owns it
+				return err
+			}
+			add = append(add, [3]string{b.config.Table, "available_at", delayedColumn})
 		}
 		for _, add := range add {
 			var lacks bool
@@ -228,10 +235,14 @@ func (b *Buffer) addColumns(ctx context.Context) (added []string, err error) {
 				return err
 			}
 			added = append(added, add[0]+"."+add[1])
-			if add[1] != "seq" {
-				continue
+			var indexes []string
+			switch add[1] {
+			case "seq":
+				indexes = []string{seqIndexSQL, lastSeqIndexSQL}
+			case "available_at":
+				indexes = []string{delayedIndexSQL}
 			}
-			for _, index := range []string{seqIndexSQL, lastSeqIndexSQL} {
+			for _, index := range indexes {
 				if _, err := tx.exec(ctx, index); err != nil {
 					return err
 				}

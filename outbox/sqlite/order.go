@@ -24,11 +24,12 @@ func lane(key string) uint32 {
 
 const (
 	waitingKeysSQL = `
-SELECT id, key FROM outbox_events WHERE id > ?1 AND group_id IS NULL
+SELECT id, key FROM outbox_events
+WHERE id > ?1 AND group_id IS NULL AND (available_at IS NULL OR available_at <= ?3)
 ORDER BY id LIMIT ?2`
 
 	pickedSQL = `
-SELECT id, topic, key, payload, headers, created_at
+SELECT id, topic, key, payload, headers, created_at, available_at
 FROM outbox_events WHERE id IN (SELECT value FROM json_each(?1))
 ORDER BY id`
 
@@ -40,37 +41,47 @@ WHERE id IN (SELECT value FROM json_each(?2))`
 // claimInOrder is Claim for `order: key`.
 func (b *Buffer) claimInOrder(ctx context.Context, limit int, lease time.Duration) (batch *buffer.Lease, err error) {
 	err = b.window.Scan(limit, func(size int) (found bool, seen int, err error) {
-		batch, err = b.claim(ctx, lease, func(tx transaction, batch *buffer.Lease, _ string, from int64) (*int64, error) {
+		batch, err = b.claim(ctx, lease, func(tx transaction, batch *buffer.Lease, _ string, from int64) error {
+			_, now := b.clock()
 			if b.config.Sinks == nil {
 				if err := b.fillLanes(ctx, tx); err != nil {
-					return nil, err
+					return err
 				}
 			}
-			p, err := b.pickInOrder(ctx, tx, batch, from, size, limit)
+			p, err := b.pickInOrder(ctx, tx, batch, from, size, limit, now)
 			seen = p.seen
 			switch {
 			case err != nil:
-				return nil, err
+				return err
 			case p.seen == 0:
 				b.cursor.Exhausted(from)
-				return nil, errNothing
+				return errNothing
 			case len(p.ids) == 0:
-				return nil, errNothing
+				return errNothing
 			}
-			if err := b.open(ctx, tx, batch, lease, nil, func(i int) time.Time { return batch.Events[i].CreatedAt }); err != nil {
-				return nil, err
+			if err := b.openInOrder(ctx, tx, batch, lease, now); err != nil {
+				return err
 			}
-			if err := b.stamped(len(p.ids))(tx.exec(ctx, stampPickedSQL, batch.GroupID.String(), idset.JSONIDs(p.ids))); err != nil {
-				return nil, err
-			}
-			if b.config.Sinks != nil {
-				return p.skipped, b.numberClaim(ctx, tx, batch)
-			}
-			return p.skipped, b.fillLanes(ctx, tx)
+			b.cursor.Claimed(from, batch.LastID, p.skipped)
+			return nil
 		})
 		return batch != nil, seen, err
 	})
 	return batch, err
+}
+
+// openInOrder writes the ledger row of a batch, with its lanes or its number, and stamps its events.
+func (b *Buffer) openInOrder(ctx context.Context, tx transaction, batch *buffer.Lease, lease time.Duration, now string) error {
+	if err := b.open(ctx, tx, batch, lease, nil, eventTimes(batch)); err != nil {
+		return err
+	}
+	if err := b.events.stamp(ctx, tx, batch, batch.IDs(), now); err != nil {
+		return err
+	}
+	if b.config.Sinks != nil {
+		return b.numberClaim(ctx, tx, batch)
+	}
+	return b.fillLanes(ctx, tx)
 }
 
 // picked is the events for a batch.
@@ -82,14 +93,14 @@ type picked struct {
 
 // pickInOrder fills in the first events in free lanes among size waiting ones. With several sinks all lanes are free: each sink keeps its own
 // order, and one that is behind holds back no other.
-func (b *Buffer) pickInOrder(ctx context.Context, tx transaction, batch *buffer.Lease, from int64, size, limit int) (p picked, err error) {
+func (b *Buffer) pickInOrder(ctx context.Context, tx transaction, batch *buffer.Lease, from int64, size, limit int, now string) (p picked, err error) {
 	var held map[uint32]bool
 	if b.config.Sinks == nil {
 		if held, err = b.heldLanes(ctx, tx); err != nil {
 			return p, err
 		}
 	}
-	rows, err := tx.rows(ctx, waitingKeysSQL, from, size)
+	rows, err := tx.rows(ctx, waitingKeysSQL, from, size, now)
 	if err != nil {
 		return p, err
 	}

@@ -73,7 +73,7 @@ func parseLanes(text sql.NullString) (s laneSet) {
 }
 
 const keyedSQL = `
-SELECT id, key, created_at FROM outbox_events
+SELECT id, key, ` + waitingSinceSQL + ` FROM outbox_events
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
   AND (?5 IS NULL OR created_at <= ?5)

@@ -83,12 +83,15 @@ func (b *Buffer) CountExcluded(ctx context.Context, limit int) (n int, err error
 
 func (r *relayTable) peek(ctx context.Context, batch *buffer.Lease, limit int) error {
 	return r.b.read(ctx, peeking, func(tx transaction) error {
+		from, now := r.b.cursor.Position(), time.Now().UTC().Format(db.TimeFormat)
 		if r.b.config.Ordered {
-			_, err := r.b.pickInOrder(ctx, tx, batch, r.b.cursor.Position(), scanwindow.Initial(limit), limit)
+			if _, err := r.b.pickInOrder(ctx, tx, batch, from, scanwindow.Initial(limit), limit, now); err != nil || len(batch.Events) > 0 {
+				return err
+			}
+		} else if err := r.pick(ctx, tx, batch, claimmode.Range, from, limit, now); err != nil || len(batch.Events) > 0 { // as for range this is right in any mode
 			return err
 		}
-		// As for range this is right in any mode.
-		return r.pick(ctx, tx, batch, claimmode.Range, r.b.cursor.Position(), limit)
+		return r.b.peekDue(ctx, tx, batch, from, limit, now)
 	})
 }
 
@@ -113,8 +116,14 @@ func (c *customTable) peekWithout(ctx context.Context, batch *buffer.Lease, limi
 	defer func() { err = errors.Join(err, conn.Close()) }()
 	fits := 0 // fewer events, if those are too large
 	err = c.b.explain(ctx, peeking, c.b.begin(ctx, conn, nil, func(tx transaction) error {
-		if err := c.pick(ctx, tx, batch, claimmode.Stamp, c.b.cursor.Position(), limit+len(without)); err != nil {
+		from, now := c.b.cursor.Position(), time.Now().UTC().Format(db.TimeFormat)
+		if err := c.pick(ctx, tx, batch, claimmode.Stamp, from, limit+len(without), now); err != nil {
 			return err
+		}
+		if len(batch.Events) == 0 {
+			if err := c.b.peekDue(ctx, tx, batch, from, limit+len(without), now); err != nil {
+				return err
+			}
 		}
 		batch.Events = slices.DeleteFunc(batch.Events, func(e outbox.Event) bool {
 			return slices.ContainsFunc(without, func(other outbox.Event) bool { return other.ID == e.ID })

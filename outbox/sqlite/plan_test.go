@@ -45,7 +45,7 @@ func TestPlans_ReadNoWholeTable(t *testing.T) {
 	t.Parallel()
 	b := prepared(t, "rw")
 	for name, statement := range map[string]string{
-		"pick": pickSQL, "pickFree": pickFreeSQL, "liveMembers": liveMembersSQL, "stamp": stampSQL, "eventsOf": eventsOfSQL, "delete": deleteSQL, "bury": burySQL,
+		"pick": pickSQL, "pickDue": pickDueSQL, "keysOfIDs": keysOfIDsSQL, "renumbered": renumberedSQL, "availableAt": availableAtSQL, "pickFree": pickFreeSQL, "liveMembers": liveMembersSQL, "stamp": stampSQL, "eventsOf": eventsOfSQL, "delete": deleteSQL, "bury": burySQL,
 		"regroup": regroupSQL, "openPart": openPartSQL, "countBacklog": countBacklogSQL, "status": statusSQL, "takeOver": takeOverSQL,
 		"retryNow": retryNowSQL, "deferredAddresses": deferredAddressesSQL, "archive": archiveSQL, "putBack": putBackSQL, "openReplayed": openReplayedSQL,
 		"pickReplay": pickReplaySQL, "discard": discardSQL, "listOpen": listOpenSQL, "listAll": listAllSQL, "closeReplayed": closeReplayedSQL,
@@ -92,6 +92,62 @@ func TestPlans_UseDeadLetterIndexes(t *testing.T) {
 		if !strings.Contains(plan, c.index) {
 			t.Errorf("%s: %s is not in the plan\n%s", name, c.index, plan)
 		}
+	}
+}
+
+// A million delayed events may wait; nothing that a relay does regularly reads them.
+func TestPlans_UseDelayedIndex(t *testing.T) {
+	t.Parallel()
+	b := prepared(t, "rw")
+	for name, c := range map[string]struct{ statement, step string }{
+		"dueAt":        {dueAtSQL, "USING INDEX outbox_events_delayed (available_at=? AND group_id=? AND rowid>?)"},
+		"dueAfter":     {dueAfterSQL, "USING INDEX outbox_events_delayed (available_at>? AND available_at<?)"},
+		"nextDelayed":  {nextDelayedSQL, "USING COVERING INDEX outbox_events_delayed (available_at>?)"},
+		"pendingDue":   {pendingDueSQL, "USING COVERING INDEX outbox_events_delayed (available_at>? AND available_at<?)"},
+		"countDelayed": {countDelayedSQL, "USING COVERING INDEX outbox_events_delayed (available_at>?)"},
+		"countIndex":   {countIndexSQL, "USING COVERING INDEX outbox_events_delayed (available_at>?)"},
+		"farDelayed":   {farDelayedSQL, "USING COVERING INDEX outbox_events_delayed (available_at>?)"},
+	} {
+		plan := strings.Join(explain(t, b, c.statement), "\n")
+		if !strings.Contains(plan, c.step) || strings.Contains(plan, "TEMP B-TREE") {
+			t.Errorf("%s: %q is not in the plan, or it sorts\n%s", name, c.step, plan)
+		}
+	}
+}
+
+// TestDelayed_CursorStays: delayed events before the cursor do not move it back to the beginning.
+func TestDelayed_CursorStays(t *testing.T) {
+	t.Parallel()
+	b := prepared(t, "rw")
+	exec := func(statement string) {
+		t.Helper()
+		if _, err := b.db.ExecContext(t.Context(), statement); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec("INSERT INTO outbox_events (topic, payload, available_at) VALUES ('t', '1', strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '1 day')), ('t', '2', strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '1 day'))")
+	for _, want := range []int64{2, 2, 2, 2} { // the first count sweeps
+		if _, err := b.CountBacklog(t.Context(), 10); err != nil {
+			t.Fatal(err)
+		}
+		if at := b.cursor.Position(); at != want {
+			t.Fatalf("the cursor is at %d, want %d", at, want)
+		}
+		behind := true
+		err := b.read(t.Context(), "test", func(tx transaction) (err error) {
+			behind, err = b.behind(t.Context(), tx, want)
+			return err
+		})
+		if err != nil || behind {
+			t.Fatalf("a count would begin at the beginning: %v, %v", behind, err)
+		}
+	}
+	exec("INSERT INTO outbox_events (topic, payload, available_at) VALUES ('t', '3', strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '1 day')), ('t', '4', NULL)")
+	if n, err := b.CountBacklog(t.Context(), 10); err != nil || n.Unclaimed != 1 {
+		t.Fatalf("counted %+v, %v", n, err)
+	}
+	if at := b.cursor.Position(); at != 3 {
+		t.Fatalf("the cursor is at %d, just before the first event that is fresh", at)
 	}
 }
 

@@ -15,6 +15,7 @@ import (
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/outbox/internal/claimmode"
+	"github.com/outboxrelay/relay/outbox/internal/idset"
 	"github.com/outboxrelay/relay/outbox/sqlite/internal/db"
 )
 
@@ -22,10 +23,12 @@ import (
 // table, customTable for one that the application owns. Statements about ledger and dead letters
 // are the same for both.
 type eventTable interface {
-	// pick fills in up to limit unclaimed events beyond id from, in ascending id order.
-	pick(ctx context.Context, tx transaction, batch *buffer.Lease, mode string, from int64, limit int) error
-	// stamp writes the batch's group_id on the unclaimed events from its first id to its last.
-	stamp(ctx context.Context, tx transaction, batch *buffer.Lease) error
+	// pick fills in up to limit unclaimed events beyond id from that are available now, in ascending id order.
+	pick(ctx context.Context, tx transaction, batch *buffer.Lease, mode string, from int64, limit int, now string) error
+	// pickDue fills in those of ids that are events, carry no stamp and are available now, in ascending id order.
+	pickDue(ctx context.Context, tx transaction, batch *buffer.Lease, ids []int64, now string) error
+	// stamp writes the batch's group_id on its events: ids, or if that is nil, all that are unclaimed and available now from its first id to its last.
+	stamp(ctx context.Context, tx transaction, batch *buffer.Lease, ids []int64, now string) error
 	// load fills in the events of a batch that was taken over; the ledger counts so many.
 	load(ctx context.Context, tx transaction, batch *buffer.Lease, in holding, count int) error
 	// topics fills in the events of a batch that was claimed for several sinks, with what their routes are decided by.
@@ -90,47 +93,62 @@ func (r *relayTable) project(context.Context, *buffer.Lease, time.Duration) {}
 
 const (
 	pickSQL = `
-SELECT id, topic, key, payload, headers, created_at
-FROM outbox_events WHERE id > ?1 AND group_id IS NULL
+SELECT id, topic, key, payload, headers, created_at, available_at
+FROM outbox_events WHERE id > ?1 AND group_id IS NULL AND (available_at IS NULL OR available_at <= ?3)
 ORDER BY id LIMIT ?2`
 
 	// Each run of free ids is read along the primary key, one after the other: this does not walk over
 	// the events of live batches.
 	pickFreeSQL = `
-SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at
+SELECT e.id, e.topic, e.key, e.payload, e.headers, e.created_at, e.available_at
 FROM json_each(?1) AS free CROSS JOIN outbox_events AS e
 WHERE e.id BETWEEN json_extract(free.value, '$[0]') AND json_extract(free.value, '$[1]') AND e.group_id IS NULL
+  AND (e.available_at IS NULL OR e.available_at <= ?3)
 LIMIT ?2`
 
+	pickDueSQL = `
+SELECT id, topic, key, payload, headers, created_at, available_at
+FROM outbox_events WHERE id IN (SELECT value FROM json_each(?1)) AND group_id IS NULL AND available_at <= ?2
+ORDER BY id`
+
 	// No other transaction writes between the pick and the stamp, so the unclaimed rows from the first
-	// id picked to the last are the ones picked. (One UPDATE with RETURNING is slower by a third: it
+	// id picked to the last that are available are the ones picked. (One UPDATE with RETURNING is slower by a third: it
 	// keeps all rows twice.)
 	stampSQL = `
 UPDATE outbox_events SET group_id = ?1
-WHERE id BETWEEN ?2 AND ?3 AND group_id IS NULL`
+WHERE id BETWEEN ?2 AND ?3 AND group_id IS NULL AND (available_at IS NULL OR available_at <= ?4)`
 )
 
-func (r *relayTable) pick(ctx context.Context, tx transaction, batch *buffer.Lease, mode string, from int64, limit int) error {
-	statement, args := pickSQL, []any{from, limit}
+func (r *relayTable) pick(ctx context.Context, tx transaction, batch *buffer.Lease, mode string, from int64, limit int, now string) error {
+	statement, args := pickSQL, []any{from, limit, now}
 	if mode == claimmode.Range {
 		free, err := r.b.free(ctx, tx, from)
 		if err != nil {
 			return err
 		}
-		statement, args = pickFreeSQL, []any{free, limit}
+		statement, args = pickFreeSQL, []any{free, limit, now}
 	}
 	rows, err := tx.rows(ctx, statement, args...)
 	return r.b.fillEvents(ctx, tx, batch, limit, rows, err)
 }
 
-func (r *relayTable) stamp(ctx context.Context, tx transaction, batch *buffer.Lease) error {
-	return r.b.stamped(len(batch.Events))(tx.exec(ctx, stampSQL, batch.GroupID.String(), batch.FirstID, batch.LastID))
+func (r *relayTable) pickDue(ctx context.Context, tx transaction, batch *buffer.Lease, ids []int64, now string) error {
+	rows, err := tx.rows(ctx, pickDueSQL, idset.JSONIDs(ids), now)
+	return r.b.fillEvents(ctx, tx, batch, len(ids), rows, err)
+}
+
+func (r *relayTable) stamp(ctx context.Context, tx transaction, batch *buffer.Lease, ids []int64, now string) error {
+	stamped := r.b.stamped(len(batch.Events))
+	if ids != nil {
+		return stamped(tx.exec(ctx, stampPickedSQL, batch.GroupID.String(), idset.JSONIDs(ids)))
+	}
+	return stamped(tx.exec(ctx, stampSQL, batch.GroupID.String(), batch.FirstID, batch.LastID, now))
 }
 
 // ?1 to ?5 are an extent.
 const (
 	eventsOfSQL = `
-SELECT id, topic, key, payload, headers, created_at
+SELECT id, topic, key, payload, headers, created_at, available_at
 FROM outbox_events
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
@@ -147,7 +165,7 @@ ORDER BY id`
 
 	// What an address is made of. One with a longer key is not known, and the sink takes none.
 	addressOfSQL = `
-SELECT id, topic, CASE WHEN length(key) <= 65536 THEN key END, NULL, NULL, created_at
+SELECT id, topic, CASE WHEN length(key) <= 65536 THEN key END, NULL, NULL, created_at, available_at
 FROM outbox_events
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
@@ -200,7 +218,7 @@ func readUnless(batch *buffer.Lease, list, read func() error) error {
 
 // buffer.MatchedTopic characters.
 const topicsOfSQL = `
-SELECT id, substr(topic, 1, 4096), created_at
+SELECT id, substr(topic, 1, 4096), created_at, available_at
 FROM outbox_events
 WHERE group_id IS ?1 AND id BETWEEN ?2 AND ?3
   AND (?4 IS NULL OR id IN (SELECT value FROM json_each(?4)))
@@ -210,13 +228,14 @@ ORDER BY id`
 func (r *relayTable) topics(ctx context.Context, tx transaction, batch *buffer.Lease, in holding) error {
 	rows, err := tx.rows(ctx, topicsOfSQL, in.extent(batch, nil).args()...)
 	batch.Events, err = db.All(rows, err, func(rows *sql.Rows, e *outbox.Event) error {
-		var createdAt string
-		if err := rows.Scan(&e.ID, &e.Topic, &createdAt); err != nil {
+		var (
+			createdAt   string
+			availableAt *string
+		)
+		if err := rows.Scan(&e.ID, &e.Topic, &createdAt, &availableAt); err != nil {
 			return err
 		}
-		var err error
-		e.CreatedAt, err = db.ParseTime(createdAt)
-		return err
+		return setTimes(e, createdAt, availableAt)
 	})
 	return err
 }
@@ -259,17 +278,18 @@ func scanEvents(rows *sql.Rows, limit int) (events []outbox.Event, cut bool, err
 	events = make([]outbox.Event, 0, min(limit, 1024))
 	for rows.Next() {
 		var (
-			e         outbox.Event
-			createdAt string
+			e           outbox.Event
+			createdAt   string
+			availableAt *string
 		)
-		if err := rows.Scan(&e.ID, &e.Topic, &e.Key, &e.Payload, (*[]byte)(&e.Headers), &createdAt); err != nil {
+		if err := rows.Scan(&e.ID, &e.Topic, &e.Key, &e.Payload, (*[]byte)(&e.Headers), &createdAt, &availableAt); err != nil {
 			return nil, false, err
 		}
 		if size += buffer.EventBytes(&e); size > buffer.MaxBytes && len(events) > 0 {
 			return events, true, nil
 		}
-		if e.CreatedAt, err = db.ParseTime(createdAt); err != nil {
-			return nil, false, fmt.Errorf("created_at of event %d: %w", e.ID, err)
+		if err := setTimes(&e, createdAt, availableAt); err != nil {
+			return nil, false, err
 		}
 		if e.Payload == nil {
 			e.Payload = []byte{}
@@ -277,6 +297,19 @@ func scanEvents(rows *sql.Rows, limit int) (events []outbox.Event, cut bool, err
 		events = append(events, e)
 	}
 	return events, false, rows.Err()
+}
+
+// setTimes sets the times of an event.
+func setTimes(e *outbox.Event, createdAt string, availableAt *string) (err error) {
+	if e.CreatedAt, err = db.ParseTime(createdAt); err != nil {
+		return fmt.Errorf("created_at of event %d: %w", e.ID, err)
+	}
+	if availableAt != nil {
+		if e.AvailableAt, err = db.ParseTime(*availableAt); err != nil {
+			return fmt.Errorf("available_at of event %d: %w", e.ID, err)
+		}
+	}
+	return nil
 }
 
 // scanListed reads rows of idsOfSQL. `order: key` asks only which keys are equal, so that a hash does; keys together may

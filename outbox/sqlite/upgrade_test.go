@@ -4,6 +4,7 @@ import (
 	"database/sql"
 	_ "embed"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -38,7 +39,7 @@ func TestMigrate_TablesOfAnEarlierVersion(t *testing.T) {
 			expectNotReady(t, b.Check(t.Context()), `table "outbox_batches" has no column history, which relay migrate adds: ALTER TABLE "outbox_batches" ADD COLUMN history TEXT`)
 
 			applied := migrate(t, url, sqlite.SchemaConfig{})
-			for _, what := range []string{"outbox_batches.history", "outbox_dead_letters.history", "outbox_buffers.archive", "outbox_relays.probes"} {
+			for _, what := range []string{"outbox_events.available_at", "outbox_batches.history", "outbox_dead_letters.history", "outbox_buffers.archive", "outbox_relays.probes"} {
 				if !slices.Contains(applied, what) {
 					t.Errorf("%q is not in %q", what, applied)
 				}
@@ -46,6 +47,15 @@ func TestMigrate_TablesOfAnEarlierVersion(t *testing.T) {
 			if diff := cmp.Diff(columnsOf(t, fresh), columnsOf(t, db)); diff != "" {
 				t.Errorf("columns (-made by this version +upgraded):\n%s", diff)
 			}
+			const indexed = "SELECT sql FROM sqlite_schema WHERE name = 'outbox_events_delayed'"
+			var index string
+			if err := db.QueryRowContext(t.Context(), indexed).Scan(&index); err != nil || !strings.Contains(index, "(available_at, group_id)") {
+				t.Errorf("the index of delayed events is %q, %v", index, err)
+			}
+			if _, err := db.ExecContext(t.Context(), "INSERT INTO outbox_events (topic, payload, available_at) VALUES ('t', '3', 'tomorrow')"); err == nil {
+				t.Error("available_at may be a text that is no time")
+			}
+			exec(t, db, "INSERT INTO outbox_events (topic, payload, available_at) VALUES ('t', '3', strftime('%Y-%m-%dT%H:%M:%fZ', 'now', '1 day'))")
 			if applied := migrate(t, url, sqlite.SchemaConfig{}); len(applied) > 0 {
 				t.Errorf("again: applied %q", applied)
 			}

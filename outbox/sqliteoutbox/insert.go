@@ -6,7 +6,9 @@ import (
 	"context"
 	"database/sql"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 
 	"github.com/outboxrelay/relay/outbox"
 	"github.com/outboxrelay/relay/outbox/internal/sqlname"
@@ -28,16 +30,14 @@ func Insert(ctx context.Context, tx *sql.Tx, events ...outbox.Event) error {
 	return Table{}.Insert(ctx, tx, events...)
 }
 
-// maxRows keeps a statement below the 999 variables that every SQLite accepts.
-const maxRows = 200
+// maxRows keeps a statement at 5 variables a row below the 999 that every SQLite accepts.
+const maxRows = 199
 
 // Insert inserts events into the table inside the caller's transaction. The events exist when, and only when, the
 // transaction commits; the caller commits it or rolls it back. Ids rise in the order of events. No events are no error.
 //
-// An event with an AvailableAt is invalid: SQLite has no delayed events.
-//
-// Insert reads Topic, Key, Payload and Headers; the database sets ID and CreatedAt. It keeps no reference to events
-// after it has returned.
+// Insert reads Topic, Key, Payload, Headers and AvailableAt; the database sets ID and CreatedAt. It names column available_at, in which a time
+// is rounded up to milliseconds, only if an event is delayed. It keeps no reference to events after it has returned.
 //
 // All events are validated before the first is inserted. If errors.Is finds [outbox.ErrInvalidEvent], the error names
 // the first event that is invalid with all of its mistakes, nothing was inserted, and the transaction can continue. After
@@ -50,11 +50,7 @@ func (t Table) Insert(ctx context.Context, tx *sql.Tx, events ...outbox.Event) e
 		t.Name = defaultTable
 	}
 	for i := range events {
-		err := events[i].Validate(!t.Bytes)
-		if err == nil && !events[i].AvailableAt.IsZero() {
-			err = fmt.Errorf("%w: available_at is set; expected none, because a buffer on SQLite has no delayed events", outbox.ErrInvalidEvent)
-		}
-		if err != nil {
+		if err := events[i].Validate(!t.Bytes); err != nil {
 			if len(events) == 1 {
 				return err
 			}
@@ -63,19 +59,43 @@ func (t Table) Insert(ctx context.Context, tx *sql.Tx, events ...outbox.Event) e
 	}
 	for len(events) > 0 {
 		n := min(maxRows, len(events))
-		args := make([]any, 0, 4*n)
-		for i := range events[:n] {
-			e := &events[i]
-			args = append(args, e.Topic, e.Key, t.payload(e), headers(e))
-		}
-		statement := "INSERT INTO " + sqlname.Quote(t.Name) + " (topic, key, payload, headers) VALUES (?, ?, ?, ?)" +
-			strings.Repeat(", (?, ?, ?, ?)", n-1)
+		statement, args := t.statement(events[:n])
 		if _, err := tx.ExecContext(ctx, statement, args...); err != nil {
 			return fmt.Errorf("inserting into %s: %w", t.Name, err)
 		}
 		events = events[n:]
 	}
 	return nil
+}
+
+// statement is INSERT ... VALUES (?, ?, ?, ?), .... A fifth parameter of each event delays it.
+func (t Table) statement(events []outbox.Event) (statement string, args []any) {
+	columns, row := "topic, key, payload, headers", "(?, ?, ?, ?)"
+	delays := slices.ContainsFunc(events, func(e outbox.Event) bool { return !e.AvailableAt.IsZero() })
+	if delays {
+		columns, row = columns+", available_at", "(?, ?, ?, ?, ?)"
+	}
+	args = make([]any, 0, 5*len(events))
+	for i := range events {
+		e := &events[i]
+		args = append(args, e.Topic, e.Key, t.payload(e), headers(e))
+		if delays {
+			args = append(args, availableAt(e))
+		}
+	}
+	return "INSERT INTO " + sqlname.Quote(t.Name) + " (" + columns + ") VALUES " + row + strings.Repeat(", "+row, len(events)-1), args
+}
+
+// availableAt is the time in the form of the column, not before that of the event; nil for none.
+func availableAt(e *outbox.Event) any {
+	if e.AvailableAt.IsZero() {
+		return nil
+	}
+	at := e.AvailableAt.UTC().Add(time.Millisecond - 1)
+	if at.Year() < 0 { // SQLite has no such time, and it has passed
+		at = time.Time{}
+	}
+	return at.Format("2006-01-02T15:04:05.000Z")
 }
 
 // payload is text if it is JSON: SQLite distinguishes bytes and text.

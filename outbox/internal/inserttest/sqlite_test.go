@@ -102,6 +102,41 @@ func TestSQLite_RollsBack(t *testing.T) {
 	}
 }
 
+// TestSQLite_Delayed: delayed events are inserted with others, and not claimed before their time, whatever the application's zone.
+func TestSQLite_Delayed(t *testing.T) {
+	t.Parallel()
+	db, url := database(t, sqlite.SchemaConfig{})
+	buffer, err := sqlite.Open(sqlite.Config{URL: url, Pipeline: "p"})
+	testkit.NoError(t, err)
+	t.Cleanup(func() { testkit.NoError(t, buffer.Close()) })
+	at := time.Now().Add(36 * time.Hour).In(time.FixedZone("", 5*3600)).Truncate(time.Millisecond).Add(time.Microsecond)
+	events := someEvents()
+	events[0].AvailableAt, events[2].AvailableAt = at, time.Date(-7, 1, 1, 0, 0, 0, 0, time.UTC)
+	tx := begin(t, db)
+	testkit.NoError(t, sqliteoutbox.Insert(t.Context(), tx, events...))
+	testkit.NoError(t, tx.Commit())
+	b, err := buffer.Claim(t.Context(), 100, lease)
+	testkit.NoError(t, err)
+	if b == nil || b.Len() != 2 || string(b.Events[0].Payload) != `{"id": 2}` || string(b.Events[1].Payload) != "null" {
+		t.Fatalf("claimed %+v, want the second and the third event", b)
+	}
+	s, err := buffer.Status(t.Context())
+	testkit.NoError(t, err)
+	if wait := time.Until(at); s.NextDelayed < wait-time.Minute || s.NextDelayed > wait+time.Minute {
+		t.Errorf("the next is available in %v, want %v", s.NextDelayed, wait)
+	}
+	var stored string
+	testkit.NoError(t, db.QueryRow("SELECT available_at FROM outbox_events WHERE group_id IS NULL AND available_at IS NOT NULL ORDER BY available_at DESC").Scan(&stored))
+	if want := at.Add(time.Millisecond).Truncate(time.Millisecond).UTC().Format("2006-01-02T15:04:05.000Z"); stored != want {
+		t.Errorf("available_at is %s, want %s: it must not be earlier", stored, want)
+	}
+	for _, bad := range []string{"tomorrow", "", "2026-01-01 00:00:00", "now"} {
+		if _, err := db.Exec("INSERT INTO outbox_events (topic, payload, available_at) VALUES ('t', '1', ?)", bad); err == nil || !strings.Contains(err.Error(), "CHECK") {
+			t.Errorf("available_at = %q: got error %v", bad, err)
+		}
+	}
+}
+
 // TestSQLite_RejectsInvalidEvents: if one event is invalid none is inserted, and the transaction
 // can continue.
 func TestSQLite_RejectsInvalidEvents(t *testing.T) {
@@ -114,7 +149,7 @@ func TestSQLite_RejectsInvalidEvents(t *testing.T) {
 		"payload is not JSON": {Topic: "t", Payload: []byte("{")},
 		"payload is empty":    {Topic: "t"},
 		"headers are not":     {Topic: "t", Payload: []byte("1"), Headers: outbox.Headers("[]")},
-		"available_at is set": {Topic: "t", Payload: []byte("1"), AvailableAt: time.Now()},
+		"available_at is 3":   {Topic: "t", Payload: []byte("1"), AvailableAt: time.Now().AddDate(1000, 0, 0)},
 	} {
 		err := sqliteoutbox.Insert(t.Context(), tx, good, bad, good)
 		if !errors.Is(err, outbox.ErrInvalidEvent) || !strings.Contains(err.Error(), says) || !strings.Contains(err.Error(), "event 2 of 3") {

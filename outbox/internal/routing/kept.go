@@ -18,7 +18,7 @@ func Kept(batch *buffer.Lease, ids []int64) Delivery {
 // Oldest returns the created_at of the oldest of events.
 func Oldest(events []outbox.Event) (at time.Time) {
 	for i := range events {
-		if e := events[i].CreatedAt; at.IsZero() || e.Before(at) {
+		if e := events[i].Waiting(); at.IsZero() || e.Before(at) {
 			at = e
 		}
 	}

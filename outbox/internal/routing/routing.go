@@ -36,7 +36,7 @@ func NewTable(routes []buffer.Route) (Table, error) {
 type Delivery struct {
 	GroupID uuid.UUID
 	Sink    string
-	// IDs are in ascending order, OldestAt is the created_at of the oldest.
+	// IDs are in ascending order, OldestAt is since when the oldest waits.
 	IDs      []int64
 	OldestAt time.Time
 	// Shared reports whether another sink takes any of these events.
@@ -77,14 +77,14 @@ func (t Table) Divide(events []outbox.Event) (deliveries []Delivery, unmatched [
 		}
 		for _, sink := range last {
 			if n := open[sink]; n == 0 || len(deliveries[n-1].IDs) >= t[sink].BatchSize {
-				deliveries = append(deliveries, Delivery{GroupID: buffer.NewGroupID(), Sink: t[sink].Sink, OldestAt: e.CreatedAt, BatchSize: t[sink].BatchSize})
+				deliveries = append(deliveries, Delivery{GroupID: buffer.NewGroupID(), Sink: t[sink].Sink, OldestAt: e.Waiting(), BatchSize: t[sink].BatchSize})
 				open[sink] = len(deliveries)
 			}
 			d := &deliveries[open[sink]-1]
 			d.IDs = append(d.IDs, e.ID)
 			d.Shared = d.Shared || len(last) > 1
-			if e.CreatedAt.Before(d.OldestAt) {
-				d.OldestAt = e.CreatedAt
+			if e.Waiting().Before(d.OldestAt) {
+				d.OldestAt = e.Waiting()
 			}
 		}
 	}

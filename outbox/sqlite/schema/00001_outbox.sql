@@ -3,7 +3,8 @@
 
 {{if not .Custom -}}
 -- The buffer: applications insert here, inside their own transactions. Its only
--- index is the primary key. AUTOINCREMENT keeps an id from ever being handed out
+-- index beside the primary key is that of delayed events, in which others have no
+-- entry. AUTOINCREMENT keeps an id from ever being handed out
 -- twice: a sink would take the second event for a duplicate of the first.
 CREATE TABLE IF NOT EXISTS {{.Events}} (
     id         INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -13,8 +14,10 @@ CREATE TABLE IF NOT EXISTS {{.Events}} (
     headers    TEXT CHECK (headers IS NULL OR json_valid(headers) AND json_type(headers) = 'object'),
     created_at TEXT NOT NULL DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ', 'now'))
                CHECK (created_at IS strftime('%Y-%m-%dT%H:%M:%fZ', created_at)),
-    group_id   TEXT CHECK (length(group_id) = 36) -- the relay sets it
+    group_id   TEXT CHECK (length(group_id) = 36), -- the relay sets it
+    available_at {{.Delayed}} -- not delivered before; NULL: at once
 );
+CREATE INDEX IF NOT EXISTS {{.DelayedIndex}} ON {{.Events}} (available_at, group_id) WHERE available_at IS NOT NULL AND group_id IS NULL;
 
 {{end -}}
 -- The ledger: one row a live batch; empty when the relay is idle.

@@ -1,6 +1,6 @@
 // Package watermark keeps the position beyond which claims look for events, so that they do not
 // walk over the batches that wait. There is no floor as with PostgreSQL: with one writer no event
-// commits behind the cursor.
+// commits behind the cursor. It also keeps where to look for delayed events, which the cursor passes.
 package watermark
 
 import (
@@ -30,6 +30,7 @@ type Cursor struct {
 	highest int64 // id claimed so far
 	swept   time.Time
 	late    time.Time // when to look behind it again
+	delayed delayedEvents
 }
 
 // NewCursor returns a Cursor at the beginning.
@@ -54,6 +55,7 @@ func (c *Cursor) Swept() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.at, c.swept = Beginning, time.Now()
+	c.delayed.forget()
 }
 
 // Claimed records a claim that looked beyond from and took ids up to last. The cursor moves there, or to
@@ -94,6 +96,7 @@ func (c *Cursor) Restart() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.at, c.highest, c.swept = Beginning, Beginning, time.Time{}
+	c.delayed = delayedEvents{}
 }
 
 // LateDue reports whether it is time to look behind the cursor.
