@@ -76,7 +76,7 @@ type tally struct{ accepted, failed int }
 const (
 	confirmAfter   = 3
 	confirmUnknown = 5
-	maxBatches     = 10_000 // remembered; more are an outage
+	maxBatches     = 10_000 // remembered, as many addresses; more are an outage
 	// historyExpires: another process may have sent the batch since.
 	historyExpires = time.Hour
 	// progressTakes is how long a sink is believed that is still at an earlier send.
@@ -160,7 +160,7 @@ func (d *poisonDetector) recordAsked(groupID uuid.UUID) (own bool) {
 
 // remembered returns the history of a batch, and forgets those that have expired.
 func (d *poisonDetector) remembered(groupID uuid.UUID) history {
-	if d.batches == nil || len(d.batches) >= maxBatches {
+	if d.batches == nil || len(d.batches) >= maxBatches || len(d.tallies) >= maxBatches {
 		d.batches, d.tallies = map[uuid.UUID]history{}, map[tallyKey]tally{}
 	}
 	last, again := d.batches[groupID]

@@ -12,7 +12,7 @@ import (
 
 // takeTokenSQL advances the time of the next request and returns the one before it: the generic cell rate
 // algorithm (ITU-T I.371), on the database's clock. A time far ahead is left over from another rate, or from
-// before the clock was set back; no request waits for it.
+// before the clock was set back; no request waits for it longer than for a thousand others.
 const takeTokenSQL = `
 INSERT INTO outbox_rates AS r (name, next_at) VALUES ($1, clock_timestamp() + $2::interval)
 ON CONFLICT (name) DO UPDATE

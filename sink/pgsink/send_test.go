@@ -162,6 +162,16 @@ func TestCheck_Table(t *testing.T) {
 	}
 }
 
+// A database may quote the names of types.
+func TestCheck_QuotedTypes(t *testing.T) {
+	t.Parallel()
+	i := newInbox(t, "json")
+	i.exec("DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET quote_all_identifiers = on', current_database()); END $$")
+	s := closing(t, i.sinkURL())
+	testkit.NoError(t, s.Check(t.Context()))
+	testkit.NoError(t, send(t, s, batch(1, 1)))
+}
+
 // A role with INSERT and SELECT (id) is enough. Without them, the events wait.
 func TestCheck_Privileges(t *testing.T) {
 	t.Parallel()

@@ -101,7 +101,7 @@ func (s *Sink) lookUp(ctx context.Context, conn *pgconn.PgConn) (*layout, error)
 		}
 		t.fsyncOff, t.standbys = text(9) == "off", text(10) != ""
 		name := text(3)
-		t.types[name] = text(4)
+		t.types[name] = strings.Trim(text(4), `"`) // quote_all_identifiers
 		if name == "id" {
 			unique, selectID = text(5) == "t", text(7) == "t"
 		}
