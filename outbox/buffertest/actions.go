@@ -124,13 +124,11 @@ func (m *model) claimWith(t *rapid.T, from buffer.Buffer, limit int) {
 	m.live[b.GroupID] = &liveBatch{state: "leased", leaseNo: 1, unfinished: 1}
 	for _, id := range ids {
 		m.rows[id] = b.GroupID
-		switch at := m.until[id]; {
-		case at.IsZero():
-			m.maxClaimed = max(m.maxClaimed, id)
-		case b.ClaimedAt.Before(at.Add(-time.Millisecond)):
+		if at := m.until[id]; !at.IsZero() && b.ClaimedAt.Before(at.Add(-time.Millisecond)) {
 			t.Fatalf("event %d was claimed at %v, before %v", id, b.ClaimedAt, at)
 		}
 	}
+	m.maxClaimed = max(m.maxClaimed, ids[len(ids)-1])
 	m.sameBatch(t, b)
 	m.owners = append(m.owners, &owner{from, false, b})
 }
