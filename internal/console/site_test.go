@@ -84,7 +84,7 @@ admin: {listen: "", token: %s%s}
 pipelines:
   - name: orders
     source: {url: "sqlite://%s/orders.db"}
-    sink: {url: "%s/batch", results: '[.body.errors[]? | {id, error}]'}
+    sink: {url: "%s/batch", results: '[select(.status < 500) | .body.errors[]? | {id, error}]'}
 `, token, keys, dir, s.api.server.URL) + strings.ReplaceAll(more, "%s", dir)
 	r, err := relay.Open(filepath.Join(dir, "relay.yaml"), relay.Options{Text: []byte(text), Log: slog.New(slog.DiscardHandler)})
 	testkit.NoError(t, err)
