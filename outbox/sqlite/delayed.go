@@ -31,6 +31,39 @@ CREATE INDEX IF NOT EXISTS delayed_index ON outbox_events (available_at, group_i
 // delayedIndex is the name of the index of delayed events.
 func delayedIndex(table string) string { return table + "_delayed" }
 
+const indexOfSQL = `
+SELECT tbl_name FROM sqlite_master WHERE type = 'index' AND name = ?1 COLLATE NOCASE`
+
+// freeIndex returns the name of the table's index of delayed events that it has or may get: a table that was renamed keeps the names of its indexes.
+func freeIndex(ctx context.Context, q interface {
+	QueryRowContext(ctx context.Context, query string, args ...any) *sql.Row
+}, table string,
+) (name string, err error) {
+	for n := 1; ; n++ {
+		if name = delayedIndex(table); n > 1 {
+			name += "_" + strconv.Itoa(n)
+		}
+		var of string
+		err := q.QueryRowContext(ctx, indexOfSQL, name).Scan(&of)
+		if errors.Is(err, sql.ErrNoRows) || err == nil && strings.EqualFold(of, table) {
+			return name, nil
+		}
+		if err != nil {
+			return "", err
+		}
+	}
+}
+
+// addDelayedIndex adds the index of delayed events if its name was another table's.
+func (b *Buffer) addDelayedIndex(ctx context.Context) error {
+	name, err := freeIndex(ctx, b.db, b.config.Table)
+	if err != nil || name == delayedIndex(b.config.Table) {
+		return err
+	}
+	_, err = b.db.ExecContext(ctx, strings.NewReplacer("delayed_index", db.Quote(name), defaultTable, db.Quote(b.config.Table)).Replace(delayedIndexSQL))
+	return err
+}
+
 // waitingSinceSQL is the time from which the age of an event counts.
 const waitingSinceSQL = `max(created_at, coalesce(available_at, ''))`
 
@@ -423,6 +456,11 @@ func (b *Buffer) lacksDelayedIndex(ctx context.Context, tx transaction, column, 
 			return nil, err
 		}
 		if len(steps) != 1 || !strings.HasPrefix(steps[0], "SEARCH") || !strings.Contains(steps[0], " INDEX ") || strings.Contains(steps[0], "INTEGER PRIMARY KEY") {
+			index, err := freeIndex(ctx, tx.tx, b.config.Table)
+			if err != nil {
+				return nil, err
+			}
+			fix = strings.Replace(fix, db.Quote(delayedIndex(b.config.Table)), db.Quote(index), 1)
 			return []buffer.Finding{problem("table "+db.Quote(b.config.Table)+" has no index on column "+db.Quote(column)+", so that each look for delayed events would read the whole table", fix)}, nil
 		}
 	}

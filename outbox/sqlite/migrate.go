@@ -148,6 +148,11 @@ func Migrate(ctx context.Context, url string, c SchemaConfig) (applied []string,
 			return nil, fmt.Errorf("migrating %s again: %w", file, err)
 		}
 	}
+	if !c.Custom {
+		if err := b.addDelayedIndex(ctx); err != nil {
+			return nil, fmt.Errorf("adding an index in %s: %w", file, err)
+		}
+	}
 	applied = append(applied, added...)
 	if archived {
 		applied = append(applied, c.Archive)
