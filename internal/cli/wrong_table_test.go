@@ -48,6 +48,15 @@ func TestRenamedTable(t *testing.T) {
 			db.exec("CREATE TABLE payment_events_old_copy (LIKE payment_events_old INCLUDING ALL)") // is not the table that the relay knew
 			expect("table public.payment_events, which pipeline payments owns, was renamed: it is public.payment_events_old now",
 				"ALTER TABLE public.payment_events_old RENAME TO payment_events; if the new name is intended, source.table: public.payment_events_old")
+			db.exec("DROP TABLE payment_events_old_copy")
+			db.exec("INSERT INTO payment_events_old (topic, payload) VALUES ('t', '2')")
+			do(t, nil, "migrate", "-c", path).want(t, 1, "", "was renamed: it is public.payment_events_old now, and has rows that nobody would send")
+			db.exec("DELETE FROM payment_events_old")
+			do(t, nil, "migrate", "-c", path).want(t, 0, "; created table public.payment_events", "")
+			if r := do(t, nil, "doctor", "-c", path); r.code != 0 { // with an index of delayed events
+				t.Error(r.stdout)
+			}
+			db.exec("DROP TABLE payment_events; CREATE TABLE payment_events_old_copy (LIKE payment_events_old INCLUDING ALL)")
 			db.exec("CREATE SCHEMA archive; ALTER TABLE payment_events_old RENAME TO payment_events; ALTER TABLE payment_events SET SCHEMA archive")
 			expect("it is archive.payment_events now", "ALTER TABLE archive.payment_events SET SCHEMA public")
 			// It was restored under another name, or the relay has not written down yet which one it was.

@@ -120,20 +120,22 @@ func addColumns(ctx context.Context, conn *pgx.Conn, tables []lack, timeout time
 	return added, nil
 }
 
-// invalidIndexSQL reports whether an attempt to build an index concurrently has left it behind.
+// invalidIndexSQL reports whether an attempt to build an index concurrently has left it behind, and whether an index of another table has its name: a table that was renamed
+// keeps the names of its indexes.
 const invalidIndexSQL = `
-SELECT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass($1) AND NOT indisvalid)`
+SELECT EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass($1) AND NOT indisvalid AND indrelid = $2::regclass),
+       EXISTS (SELECT FROM pg_index WHERE indexrelid = to_regclass($1) AND indrelid <> $2::regclass)`
 
 // makeDelayedIndex makes the index of delayed events of a buffer that exists and has none, and reports whether it did. The application inserts meanwhile, so the time is not
 // limited. tx only reads, with a search path that is safe; CONCURRENTLY cannot be in a transaction.
 func makeDelayedIndex(ctx context.Context, tx pgx.Tx, conn *pgx.Conn, c Config) (made bool, err error) {
-	var found, invalid bool
+	var found, invalid, taken bool
 	if err := tx.QueryRow(ctx, catalog.DelayedIndexSQL, c.events(), "available_at").Scan(&found); err != nil || found {
 		return false, err
 	}
 	schema, _ := c.eventsName()
 	name := pg.Quote(schema) + "." + c.delayedIndex()
-	if err := tx.QueryRow(ctx, invalidIndexSQL, name).Scan(&invalid); err != nil {
+	if err := tx.QueryRow(ctx, invalidIndexSQL, name, c.events()).Scan(&invalid, &taken); err != nil {
 		return false, err
 	}
 	// The portal of the last statement keeps its snapshot, for which CONCURRENTLY would wait; the next statement of the simple protocol closes it.
@@ -145,8 +147,22 @@ func makeDelayedIndex(ctx context.Context, tx pgx.Tx, conn *pgx.Conn, c Config) 
 			return false, err
 		}
 	}
-	_, err = conn.Exec(ctx, "CREATE INDEX CONCURRENTLY IF NOT EXISTS "+c.delayedIndex()+" ON "+c.events()+" (available_at) WHERE available_at IS NOT NULL")
+	called := " IF NOT EXISTS " + c.delayedIndex()
+	if taken {
+		called = ""
+	}
+	_, err = conn.Exec(ctx, "CREATE INDEX CONCURRENTLY"+called+" ON "+c.events()+" (available_at) WHERE available_at IS NOT NULL")
 	return err == nil, err
+}
+
+// makeFirstDelayedIndex makes the index of delayed events of a buffer that was made just now, if an index of another table has its name.
+func makeFirstDelayedIndex(ctx context.Context, tx pgx.Tx, c Config) error {
+	var found bool
+	if err := tx.QueryRow(ctx, catalog.DelayedIndexSQL, c.events(), "available_at").Scan(&found); err != nil || found {
+		return err
+	}
+	_, err := tx.Exec(ctx, "CREATE INDEX ON "+c.events()+" (available_at) WHERE available_at IS NOT NULL")
+	return err
 }
 
 var indexDDL = regexp.MustCompile(`(?m)^CREATE INDEX IF NOT EXISTS (outbox_\w+) ON [^;]*;`)

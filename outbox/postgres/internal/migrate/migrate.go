@@ -68,8 +68,12 @@ func migrate(ctx context.Context, url string, c Config, timeout time.Duration) (
 	if err == nil {
 		lacks, err = refuseObsolete(ctx, tx, c)
 	}
-	if err == nil && exists {
+	switch {
+	case err != nil:
+	case exists:
 		err = refuseOther(ctx, tx, c)
+	case !c.Custom:
+		err = refuseRenamed(ctx, tx, c)
 	}
 	var added []string
 	if err == nil { // before migrations that name the columns
@@ -84,6 +88,9 @@ func migrate(ctx context.Context, url string, c Config, timeout time.Duration) (
 	}
 	if err == nil { // what was planted meanwhile
 		err = refuseForeign(ctx, tx, c)
+	}
+	if err == nil && !exists && !c.Custom {
+		err = makeFirstDelayedIndex(ctx, tx, c)
 	}
 	if err == nil && !exists && c.Stamped && !c.Custom {
 		_, err = tx.Exec(ctx, "ALTER TABLE "+c.events()+" SET (fillfactor = 50)")

@@ -125,3 +125,44 @@ func refuseOther(ctx context.Context, tx pgx.Tx, c Config) error {
 	}
 	return missing.Err()
 }
+
+// renamedSQL returns the table that had the name of the buffer when a pipeline claimed from it last, and the pipeline: numbering begins with its oid.
+const renamedSQL = `
+SELECT b.pipeline, quote_ident(n.nspname) || '.' || quote_ident(c.relname), n.nspname || '.' || c.relname, n.nspname = $2
+FROM %s b JOIN pg_class c ON c.oid = split_part(b.numbering, '/', 1)::oid JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE b.buffer = $1 AND b.pipeline IS NOT NULL AND b.numbering ~ '^[0-9]+/' AND c.relkind IN ('r', 'p') AND NOT c.relrowsecurity AND NOT c.relhasrules
+  AND EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attname = 'group_id' AND NOT a.attisdropped)
+  AND has_schema_privilege(n.oid, 'USAGE') AND has_table_privilege(c.oid, 'SELECT')`
+
+// refuseRenamed returns a buffer.ErrNotReady if the buffer, which does not exist, was renamed and has events: nobody would send them, and an empty table in its place looks as if all were sent.
+func refuseRenamed(ctx context.Context, tx pgx.Tx, c Config) error {
+	var (
+		known, sameSchema     bool
+		pipeline, now, source string
+		waits                 bool
+	)
+	schema, table := c.eventsName()
+	buffers := c.ledger("outbox_buffers")
+	if err := tx.QueryRow(ctx, "SELECT count(*) = 2 FROM pg_attribute WHERE attrelid = to_regclass($1) AND attname IN ('pipeline', 'numbering') AND NOT attisdropped", buffers).Scan(&known); err != nil || !known {
+		return err
+	}
+	err := tx.QueryRow(ctx, fmt.Sprintf(renamedSQL, buffers), schema+"."+table, schema).Scan(&pipeline, &now, &source, &sameSchema)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := tx.QueryRow(ctx, "SELECT EXISTS (SELECT FROM "+now+")").Scan(&waits); err != nil || !waits {
+		return err
+	}
+	back := "ALTER TABLE " + now + " RENAME TO " + pg.Quote(table)
+	if !sameSchema {
+		back = "ALTER TABLE " + now + " SET SCHEMA " + pg.Quote(schema)
+	}
+	lost := notready.Lost{Table: pg.Ident(schema, table), Pipeline: pipeline, Renamed: true, Now: notready.Found{Quoted: now, Source: source, Back: back}}
+	f := lost.Finding(false)
+	f.Text += ", and has rows that nobody would send"
+	f.Fix += "; if they must not be sent, for an empty table: CREATE TABLE " + pg.Ident(schema, table) + " (LIKE " + now + " INCLUDING ALL), then relay migrate. No table was changed"
+	return catalog.Findings{f}.Err()
+}
