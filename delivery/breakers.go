@@ -108,11 +108,15 @@ func (b *breakers) recordFailure(address string, deferred bool, v verdict, took 
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
-	if asked := now.Add(v.retryAfter); asked.After(b.pause) {
+	asked := now.Add(v.retryAfter)
+	if asked.After(b.pause) && !v.own {
 		b.pause = asked // nor does a send that was under way end it sooner
 		b.sink.last = v
 	}
-	b.breaker(address).fail(now, deferred, v, took)
+	one := b.breaker(address)
+	if one.fail(now, deferred, v, took); v.own && asked.After(one.until) {
+		one.until = asked
+	}
 }
 
 // breaker returns the address's breaker, a new one if need be.

@@ -172,8 +172,11 @@ func (p *policy) retry(l *buffer.Lease, one part) buffer.Outcome {
 	o.Outages = l.Outages + 1
 	o.After, o.Address = p.backoff.After(o.Outages), &one.verdict.address
 	switch {
-	case one.alone: // a pause of the sink for every try of this event would hold up all others
-		o.After, o.Address = max(o.After, one.verdict.retryAfter), nil
+	case one.alone: // a pause of the sink for every try would hold up all others
+		o.After = max(o.After, one.verdict.retryAfter)
+		if one.verdict.retryAfter > 0 || one.verdict.address == "" {
+			o.Address = nil
+		}
 	case one.verdict.retryAfter > 0:
 		o.After, o.Address = afterAsked(o.After, one.verdict.retryAfter), nil
 	}

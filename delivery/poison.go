@@ -65,7 +65,6 @@ type history struct {
 	seen        tally   // when the last one came, included
 	evidence    float64 // against the batch, of those since that did not count
 	own         int     // the batch's outages since then that did not count
-	asked       float64 // evidence that the sink asks this batch alone to come back later
 	since       time.Time
 	began       time.Time // when the first outage came, counted or not
 }
@@ -138,26 +137,6 @@ func evidence(accepted, failed int) float64 {
 // enoughEvidence is that of one outage that counts: of 200 batches without fault one would have failed as often.
 var enoughEvidence = math.Log(200)
 
-// enoughAsked is the evidence for a batch that is asked to come back later: an answer that any batch may get at any time. Of 10,000 batches without fault one would have got
-// it as often in a row. To divide one costs requests, which are what such a sink has too many of.
-var enoughAsked = math.Log(10_000)
-
-// recordAsked counts an outage of which the answer asked the batch to come back later, and reports whether that is about this batch and not about the sink.
-func (d *poisonDetector) recordAsked(groupID uuid.UUID) (own bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	key := tallyKey{}
-	last, before := d.remembered(groupID), d.tallies[key]
-	if !last.since.IsZero() {
-		last.asked += evidence(before.accepted-last.seen.accepted, before.failed-last.seen.failed)
-	}
-	before.failed++
-	d.tallies[key] = before
-	last.seen, last.since, last.answers, last.own = before, time.Now(), 0, last.own+1
-	d.batches[groupID] = last
-	return last.asked >= enoughAsked
-}
-
 // remembered returns the history of a batch, and forgets those that have expired.
 func (d *poisonDetector) remembered(groupID uuid.UUID) history {
 	if d.batches == nil || len(d.batches) >= maxBatches || len(d.tallies) >= maxBatches {
@@ -165,25 +144,9 @@ func (d *poisonDetector) remembered(groupID uuid.UUID) history {
 	}
 	last, again := d.batches[groupID]
 	if !again {
-		maps.DeleteFunc(d.batches, func(_ uuid.UUID, one history) bool { return one.expired() })
+		maps.DeleteFunc(d.batches, func(_ uuid.UUID, one history) bool { return time.Since(one.since) > historyExpires })
 	}
 	return last
-}
-
-// expired reports whether another process may have sent the batch since. One that is asked to come back later may be asked for an hour.
-func (h *history) expired() bool {
-	if h.asked > 0 {
-		return time.Since(h.since) > 4*historyExpires
-	}
-	return time.Since(h.since) > historyExpires
-}
-
-// askedAlone reports whether the sink asks this batch alone to come back later.
-func (d *poisonDetector) askedAlone(groupID uuid.UUID) bool {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	last := d.batches[groupID]
-	return last.asked >= enoughAsked
 }
 
 // unknown notes an outage that the batch has not caused, after which nobody knows what the sink accepted.
@@ -203,13 +166,6 @@ func (d *poisonDetector) inherit(from uuid.UUID, parts []buffer.Outcome) {
 	defer d.mu.Unlock()
 	last := d.batches[from]
 	delete(d.batches, from)
-	if last.asked >= enoughAsked { // a part needs one more such answer, or two
-		part := history{asked: enoughAsked - enoughEvidence, seen: last.seen, since: last.since}
-		for i := range parts {
-			d.batches[parts[i].GroupID] = part
-		}
-		return
-	}
 	part := history{n: confirmAfter - 1, answers: confirmAfter - 1, notAccepted: last.notAccepted, at: last.at, seen: last.seen, since: last.since, began: last.began}
 	if last.answers < confirmAfter {
 		part.n, part.answers = confirmUnknown-2, 0
@@ -217,6 +173,14 @@ func (d *poisonDetector) inherit(from uuid.UUID, parts []buffer.Outcome) {
 	for i := range parts {
 		d.batches[parts[i].GroupID] = part
 	}
+}
+
+// blames reports whether the last answers were confirmed as the batch's own.
+func (d *poisonDetector) blames(groupID uuid.UUID) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	last := d.batches[groupID]
+	return last.answers >= confirmAfter && !last.notAccepted
 }
 
 // any reports whether a batch is remembered.

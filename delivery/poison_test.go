@@ -344,3 +344,130 @@ func TestPoison_AskedToWaitAtRandom(t *testing.T) {
 		})
 	}
 }
+
+// everyEvent is the error of a batch whose address is unavailable, as a sink with several addresses returns it.
+func everyEvent(b *buffer.Batch, kind func(error) error, one error) error {
+	var events []sink.EventError
+	for i := range b.Events {
+		events = append(events, sink.EventError{Index: i, Err: kind(one)})
+	}
+	return kind(&sink.BatchError{Events: events})
+}
+
+// TestPoison_AskedAddress: one address of many asks for a pause, whichever event it gets. Once that is proven, no batch of its pauses the sink, a new one neither, until it accepts one.
+func TestPoison_AskedAddress(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAddressed(nil)
+		var told, back bool
+		a.send = func(_ context.Context, b *buffer.Batch) error {
+			if told = b.AskedAlone; b.Events[0].Topic == "over" && !back {
+				return everyEvent(b, sink.AskedToWait, &sink.UnavailableError{Err: errBad, RetryAfter: time.Minute})
+			}
+			return nil
+		}
+		other := func() {
+			for range 10 {
+				a.works(t, to("x"))
+			}
+		}
+		id := int64(1000)
+		tenant := func() buffer.Outcome {
+			b := to("over", "over")
+			for i := range b.Events {
+				id++
+				b.Events[i].ID = id
+			}
+			return a.works(t, b)[0]
+		}
+		proven := -1
+		for n := range 10 {
+			o := tenant()
+			expect(t, "attempts", o.Attempts, 0)
+			if paused := a.Outage() != nil; !paused && proven < 0 {
+				proven = n
+			} else if paused && proven >= 0 {
+				t.Errorf("answer %d pauses the sink", n)
+			}
+			if told != (proven >= 0 && n > proven) {
+				t.Errorf("answer %d: the sink is told %t", n, told)
+			}
+			if n > 2 && o.After < time.Minute {
+				t.Errorf("the batch waits %v", o.After)
+			}
+			<-time.After(2 * time.Minute)
+			other()
+		}
+		if proven < 1 || proven > 5 {
+			t.Errorf("proven by answer %d", proven)
+		}
+		back = true
+		expect(t, "once it accepts events", tenant().Verdict, buffer.Delivered)
+		back = false
+		tenant()
+		expect(t, "the next answer pauses the sink", a.Outage() != nil, true)
+	})
+}
+
+// TestPoison_AskedAndDown: an address that is down asks for a pause and answers 500 in turn, while others accept. None of its events is blamed.
+func TestPoison_AskedAndDown(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAddressed(func(c *delivery.Config) { c.MaxAttempts = 2 })
+		sends := 0
+		a.send = func(_ context.Context, b *buffer.Batch) error {
+			if b.Events[0].Topic != "down" {
+				return nil
+			}
+			if sends++; sends%2 == 0 {
+				return everyEvent(b, sink.AskedToWait, errBad)
+			}
+			return everyEvent(b, sink.MaybePoison, errDown)
+		}
+		bad := to("down")
+		for range 200 {
+			o := a.works(t, bad)[0]
+			if o.Verdict != buffer.Retry || o.Attempts != 0 {
+				t.Fatalf("send %d: %+v", sends, o)
+			}
+			bad.Outages = o.Outages
+			<-time.After(3 * time.Minute)
+			for range 10 {
+				a.works(t, to("x"))
+			}
+		}
+		if sends < 100 {
+			t.Errorf("%d sends", sends)
+		}
+	})
+}
+
+// TestPoison_AsksWithA503: the 503s of one event are its own, so it does not pause the sink at each further one.
+func TestPoison_AsksWithA503(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := newAddressed(func(c *delivery.Config) { c.MaxAttempts = 20 })
+		told := 0
+		a.send = func(_ context.Context, b *buffer.Batch) error {
+			if b.Events[0].ID != 101 {
+				return nil
+			}
+			if b.AskedAlone {
+				told++
+			}
+			return sink.MaybePoison(&sink.UnavailableError{Err: errBad, RetryAfter: time.Minute})
+		}
+		bad := to("x")
+		for range 10 {
+			o := a.works(t, bad)[0]
+			bad.Attempts, bad.Outages = o.Attempts, o.Outages
+			<-time.After(2 * time.Minute)
+			for range 5 {
+				other := to("x")
+				other.Events[0].ID = 900
+				a.works(t, other)
+			}
+		}
+		expect(t, "sends of which the sink is told", told, 7)
+	})
+}

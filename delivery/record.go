@@ -18,25 +18,38 @@ func (w *Worker) record(ctx context.Context, l *buffer.Lease, r result, began ti
 	switch {
 	case r.split != nil: // nothing was sent
 		return r
-	case r.whole.kind != unavailable || !r.whole.asked || !w.asksAlone(l, &r):
+	case r.whole.kind != unavailable:
 		return w.recordSend(ctx, l, r, began)
-	case l.Len() == 1:
-		if r.each != nil {
-			r.whole, r.each = r.each[0], nil
-		}
-		r.whole.address, r.alone = "", true
-		return r
+	case !r.whole.asked:
+		w.asked.failed()
+		return w.recordSend(ctx, l, r, began)
 	}
-	w.recordSend(ctx, l, r, began)
-	return result{divide: true, whole: verdict{kind: unavailable, err: r.whole.err}}
+	address, one := w.onlyAddress(l)
+	if r.each != nil && !one {
+		return w.recordSend(ctx, l, r, began)
+	}
+	switch batch, atAddress := w.asked.record(l.GroupID, address); {
+	case atAddress || batch && l.Len() == 1:
+		return w.recordAlone(ctx, l, r, began)
+	case batch:
+		w.recordSend(ctx, l, r, began)
+		return result{divide: true, whole: verdict{kind: unavailable, asked: true, err: r.whole.err}}
+	}
+	return w.recordSend(ctx, l, r, began)
 }
 
-// asksAlone counts an answer that asks to come back later, and reports whether it is about this batch and not about the sink.
-func (w *Worker) asksAlone(l *buffer.Lease, r *result) bool {
-	if _, one := w.onlyAddress(l); r.each != nil && !one {
-		return false
+// recordAlone records an answer that asks only this batch, or its address, to come back later: it says nothing of the sink. The result waits as a whole.
+func (w *Worker) recordAlone(ctx context.Context, l *buffer.Lease, r result, began time.Time) result {
+	if r.each != nil {
+		for i := range r.each {
+			r.each[i].own = true
+		}
+		whole := r.each[0]
+		w.recordSend(ctx, l, r, began)
+		r.whole, r.each = whole, nil
 	}
-	return w.poison.recordAsked(l.GroupID)
+	r.alone = true
+	return r
 }
 
 // recordSend is record for what was sent.
@@ -75,13 +88,15 @@ func (w *Worker) recordSend(ctx context.Context, l *buffer.Lease, r result, bega
 	if w.breakers.recordSuccess("", deferred && (r.has(accepted) || r.has(rejected))) {
 		w.config.Log.InfoContext(ctx, "sink recovered")
 	}
-	if w.addresser != nil && (r.has(unavailable) || deferred || w.breakers.any() || w.poison.any()) {
+	if w.addresser != nil && (r.has(unavailable) || deferred || w.breakers.any() || w.poison.any() || w.asked.any()) {
 		w.recordAddresses(ctx, l, &r, deferred, time.Since(began))
 	}
 	if r.has(accepted) {
 		w.poison.accepted("")
+		w.asked.accepted("")
 	}
 	if r.has(accepted) || !r.has(unavailable) {
+		w.asked.forget(l.GroupID)
 		w.poison.forget(l.GroupID) // the rest of it is sent under another group_id
 	}
 	return r
@@ -166,6 +181,7 @@ func (w *Worker) recordAddresses(ctx context.Context, l *buffer.Lease, r *result
 		}
 		if one.someAccepted {
 			w.poison.accepted(address)
+			w.asked.accepted(address)
 		}
 	}
 }

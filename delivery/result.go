@@ -29,7 +29,7 @@ type result struct {
 	poison bool
 	// divide: an outage of which nothing was accepted kept hitting this batch while the sink accepted others.
 	divide bool
-	// alone: the sink asked the batch's only event to come back later, again and again, while it accepted others.
+	// alone: the sink asked the batch's only event, or its address, to come back later, again and again, while it accepted others.
 	alone bool
 	// others: the sink accepts other events, so those that it rejected are to blame.
 	others bool
@@ -52,6 +52,8 @@ type verdict struct {
 	notAccepted bool
 	// asked: the outage's answer asks to come back later, and says that nothing of the batch was accepted.
 	asked bool
+	// own: and asks only the batch, or its address.
+	own bool
 	// maybeAccepted: after the outage nobody knows what of the batch was accepted.
 	maybeAccepted bool
 	// inProgress: the answer says that the sink is still at an earlier send of the batch.

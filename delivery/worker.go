@@ -9,6 +9,8 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/outboxrelay/relay/internal/tracing"
 	"github.com/outboxrelay/relay/outbox/buffer"
 	"github.com/outboxrelay/relay/sink"
@@ -66,6 +68,7 @@ type Worker struct {
 	policy      policy
 	breakers    breakers
 	poison      poisonDetector
+	asked       askedDetector
 	refusals    refusals
 	failedReads failedReads
 	unsettled   unsettled
@@ -318,7 +321,11 @@ func (w *Worker) attempt(ctx context.Context, l *buffer.Lease, slot AcquireSlot)
 		a.halved = w.refusals.remember(l, &r, a.outcomes, began)
 	}
 	if (r.poison || r.divide) && len(a.outcomes) > 1 {
-		w.poison.inherit(l.GroupID, a.outcomes)
+		if r.whole.asked {
+			w.asked.inherit(l.GroupID, a.outcomes)
+		} else {
+			w.poison.inherit(l.GroupID, a.outcomes)
+		}
 	}
 	return a, nil
 }
@@ -350,7 +357,7 @@ func (w *Worker) send(ctx context.Context, l *buffer.Lease) (r result, began tim
 		return result{whole: verdict{kind: unavailable, mayBePoison: mayBePoison, err: err}}, began, true
 	}
 	l.MaybeSent = l.Outages > 0 || maybeSent(l)
-	l.AskedAlone = l.Len() == 1 && w.poison.askedAlone(l.GroupID)
+	l.AskedAlone = w.askedAlone(l)
 	l.FirstSend = l.Attempts == 0 && !l.MaybeSent
 	sendCtx, cancel := context.WithTimeout(ctx, w.config.SendTimeout)
 	defer cancel()
@@ -372,6 +379,16 @@ func (w *Worker) send(ctx context.Context, l *buffer.Lease) (r result, began tim
 		}
 	}
 	return r, began, true
+}
+
+// askedAlone reports whether a pause that the sink asks for is that of the batch: it was asked alone, or its 5xx are its own.
+func (w *Worker) askedAlone(l *buffer.Lease) bool {
+	if !w.asked.any() && !w.poison.any() {
+		return false
+	}
+	address, one := w.onlyAddress(l)
+	alone := l.Len() == 1
+	return alone && (w.asked.knows(l.GroupID, "") || w.poison.blames(l.GroupID)) || one && w.asked.knows(uuid.Nil, address)
 }
 
 var errDraining = errors.New("the relay stops")

@@ -51,13 +51,7 @@ func unknownMembers(text string, input valueKind) []UnknownMember {
 
 // ReadsStatus reports whether a program for results reads the status of the answer. What is named so within the body is not meant.
 func ReadsStatus(results *gojq.Query) bool {
-	reads := read(results, answer).status
-	walk(results, func(node any) {
-		if p, ok := node.(*gojq.PatternObject); ok {
-			reads = reads || strings.TrimPrefix(p.Key, "$") == "status"
-		}
-	})
-	return reads
+	return read(results, answer).status
 }
 
 func read(query *gojq.Query, input valueKind) *noted {
@@ -161,6 +155,15 @@ func (r reader) silent() reader {
 
 // with adds the variables of patterns.
 func (r reader) with(patterns []*gojq.Pattern, v value) reader {
+	for _, p := range patterns {
+		for _, o := range p.Object {
+			if o.KeyString != nil {
+				r.silent().member(o.KeyString.Str, v)
+			} else if o.Key != "" {
+				r.silent().member(strings.TrimPrefix(o.Key, "$"), v)
+			}
+		}
+	}
 	r.scope = r.bind(patterns, v, value{})
 	return r
 }

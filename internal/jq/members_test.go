@@ -111,18 +111,20 @@ func describeUnknown(all []UnknownMember) string {
 func TestReadsStatus(t *testing.T) {
 	t.Parallel()
 	for text, want := range map[string]bool{
-		`[.body.errors[] | {index, error: .status}]`:                     false,
-		`[.body[] | select(.status != "ok") | {id}]`:                     false,
-		`. as $a | [$a.body.failed[] | {id, error: $a.body.status}]`:     false,
-		`{status: 1} | [{index: 0, error: .status}]`:                     false,
-		`if .status >= 400 then [] else [.body[] | {id}] end`:            true,
-		`. as $a | [.body[] | {id, error: "\($a.status)"}]`:              true,
-		`. as {$status} | []`:                                            true,
-		`. as {status: $s} | []`:                                         true,
-		`def bad: .status > 399; [select(bad) | .events[] | {id}]`:       true,
-		`[.["status"] | select(. == 422) | {index: 0}]`:                  true,
-		`{status, body} as $a | [{index: 0, error: "\($a.body)"}]`:       true,
-		`[.body | select(has("status")) | {index: 0, error: "no body"}]`: false,
+		`[.body.errors[] | {index, error: .status}]`:                              false,
+		`[.body[] | select(.status != "ok") | {id}]`:                              false,
+		`. as $a | [$a.body.failed[] | {id, error: $a.body.status}]`:              false,
+		`{status: 1} | [{index: 0, error: .status}]`:                              false,
+		`if .status >= 400 then [] else [.body[] | {id}] end`:                     true,
+		`. as $a | [.body[] | {id, error: "\($a.status)"}]`:                       true,
+		`. as {$status} | []`:                                                     true,
+		`[.body.errors[] as {$index, $status} | {index: $index, error: $status}]`: false,
+		`. as {"status": $s} | []`:                                                true,
+		`. as {status: $s} | []`:                                                  true,
+		`def bad: .status > 399; [select(bad) | .events[] | {id}]`:                true,
+		`[.["status"] | select(. == 422) | {index: 0}]`:                           true,
+		`{status, body} as $a | [{index: 0, error: "\($a.body)"}]`:                true,
+		`[.body | select(has("status")) | {index: 0, error: "no body"}]`:          false,
 	} {
 		query, err := parse(text)
 		if err != nil {
