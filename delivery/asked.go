@@ -33,7 +33,7 @@ type asked struct {
 }
 
 // enoughAsked is the evidence for a batch that is asked to come back later. Of 10,000 batches without fault one would have been asked as often in a row. To divide one
-// costs requests, which are what such a sink has too many of.
+// costs requests, which are what such a sink has too many of. For an address enoughEvidence is enough: a pause of its own costs nothing.
 var enoughAsked = math.Log(10_000)
 
 // askedExpires is how long an answer is remembered: it may have asked for an hour.
@@ -49,24 +49,24 @@ func (d *askedDetector) record(groupID uuid.UUID, address string) (batch, atAddr
 	maps.DeleteFunc(d.of, func(_ askedKey, one asked) bool { return time.Since(one.since) > askedExpires })
 	before := d.sent
 	d.sent.failed++
-	count := func(key askedKey) bool {
+	count := func(key askedKey, enough float64) bool {
 		last, again := d.of[key]
 		if again {
 			last.evidence += evidence(before.accepted-last.seen.accepted, before.failed-last.seen.failed)
 		}
 		last.seen, last.since = d.sent, time.Now()
 		d.of[key] = last
-		return last.evidence >= enoughAsked
+		return last.evidence >= enough
 	}
-	batch = count(askedKey{groupID: groupID})
-	return batch, address != "" && count(askedKey{address: address})
+	batch = count(askedKey{groupID: groupID}, enoughAsked)
+	return batch, address != "" && count(askedKey{address: address}, enoughEvidence)
 }
 
 // knows reports whether the sink asks the batch alone, or its only address.
 func (d *askedDetector) knows(groupID uuid.UUID, address string) bool {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return d.of[askedKey{groupID: groupID}].evidence >= enoughAsked || address != "" && d.of[askedKey{address: address}].evidence >= enoughAsked
+	return d.of[askedKey{groupID: groupID}].evidence >= enoughAsked || address != "" && d.of[askedKey{address: address}].evidence >= enoughEvidence
 }
 
 // any reports whether an answer is remembered.

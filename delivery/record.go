@@ -21,7 +21,9 @@ func (w *Worker) record(ctx context.Context, l *buffer.Lease, r result, began ti
 	case r.whole.kind != unavailable:
 		return w.recordSend(ctx, l, r, began)
 	case !r.whole.asked:
-		w.asked.failed()
+		if r.whole.mayBePoison || r.whole.notAccepted { // otherwise it may not have been sent
+			w.asked.failed()
+		}
 		return w.recordSend(ctx, l, r, began)
 	}
 	address, one := w.onlyAddress(l)
