@@ -518,9 +518,16 @@ var batchMutants = []mutant{
 	{
 		name: "Retry-After holds for its batch only",
 		file: "delivery/breakers.go",
-		old:  "asked.After(b.pause) {",
-		new:  "asked.Before(b.pause) {",
+		old:  "asked.After(b.pause) && !v.own {",
+		new:  "asked.Before(b.pause) && !v.own {",
 		pkg:  "./delivery", test: "TestBreaker_RetryAfterHoldsForTheSink",
+	},
+	{
+		name: "an address that is asked alone pauses the sink",
+		file: "delivery/breakers.go",
+		old:  "asked.After(b.pause) && !v.own {",
+		new:  "asked.After(b.pause) {",
+		pkg:  "./delivery", test: "TestPoison_AskedAddress",
 	},
 	{
 		name: "recovery does not retry waiting batches",
